@@ -1,12 +1,12 @@
-//! A slab in use: a fixed-size piece of memory for large data, handed out by a budget. The unused
-//! ones: `budget/free_slabs.rs`.
+//! Memory for large data, handed out by a budget: slabs, which have a fixed size and are used again
+//! (the unused ones: `budget/free_slabs.rs`), and pages of any number, which return to the system.
 //!
-//! Thread-safety: a slab belongs to its holder.
+//! Thread-safety: both belong to their holder.
 
 #![expect(unsafe_code, reason = "an island: the raw memory of slabs")]
 
 use crate::base::limits::SLAB_BYTES;
-use crate::memory::budget::{Budget, Use};
+use crate::memory::budget::{Budget, Charge, Use};
 use crate::memory::pages::Pages;
 use crate::runtime::sync::Arc;
 
@@ -54,5 +54,37 @@ impl Drop for OwnedSlab {
         if let Some(slab) = self.slab.take() {
             self.budget.give_back(slab, self.purpose);
         }
+    }
+}
+
+/// Pages in use, aligned to a block; go back to the system when dropped.
+pub struct OwnedPages {
+    pages: Pages,
+    _charge: Charge,
+}
+
+impl OwnedPages {
+    /// Takes `bytes` bytes, a multiple of the size of a page above zero, of which caches give up as
+    /// many as are missing. `None` if the system refuses memory.
+    #[must_use]
+    pub fn take(bytes: usize, budget: &Arc<Budget>, purpose: Use) -> Option<Self> {
+        budget.make_room_for(bytes as u64);
+        let pages = Pages::map(bytes)?;
+        Some(Self { pages, _charge: budget.charge(purpose, bytes as u64) })
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the memory is that long and initialised, and lives as long as `self`; it is only
+        // written through `bytes_mut`, which needs `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr(), self.pages.len()) }
+    }
+
+    /// The bytes, to write.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` makes this the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.pages.as_ptr(), self.pages.len()) }
     }
 }

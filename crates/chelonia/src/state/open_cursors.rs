@@ -29,12 +29,14 @@ impl Reads<'_> {
 
     /// Closes cursors if they use more than their part of the budget, given that they use `used`
     /// bytes: of all keyspaces and of this one, which may have been dropped, but not of the
-    /// iterator whose state is at `own`.
+    /// iterator whose state is at `own`. Caches give up what the others take.
     #[inline]
     pub fn limit_scans(self, used: u64, keyspace: &Arc<KeyspaceCore>, own: *const ()) {
-        if used > self.core.storage.budget().limit() / SCANS_PART {
+        let budget = self.core.storage.budget();
+        if used > budget.limit() / SCANS_PART {
             self.close_scans(keyspace, own);
         }
+        budget.make_room_for(0);
     }
 
     #[cold]

@@ -21,7 +21,6 @@ use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::stream::{SortedStream, Update};
-use crate::memory::budget::{Charge, Use};
 use crate::run::block::{join_in_place, joined_bytes, part_of, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::{Entered, Steps};
@@ -53,7 +52,6 @@ pub struct RunCursor {
     /// The current span within the window.
     span: Range<usize>,
     steps: Steps,
-    charge: Charge,
 }
 
 impl RunCursor {
@@ -82,13 +80,9 @@ impl RunCursor {
             run: Arc::clone(run),
             range,
             direction,
-            window: Window::new(run.storage(), first_blocks),
+            window: Window::new(run.storage(), first_blocks, size_of::<Self>()),
             span: 0..0,
             steps: Steps::default(),
-            charge: run
-                .storage()
-                .budget()
-                .charge(Use::Scans, charged_bytes(first_blocks.max(1) as usize * BLOCK_BYTES, 0)),
         })
     }
 
@@ -155,7 +149,8 @@ impl RunCursor {
     /// The next fill of the window, beginning with the unvisited block `first`: cached blocks are
     /// copied when needed, missing ones are read ahead.
     fn fill_from(&self, first: u32) -> Range<u32> {
-        let blocks = if self.is_cached(first) { 1 } else { self.window.next_blocks() };
+        let blocks =
+            if self.is_cached(first) { 1 } else { self.window.next_blocks(self.run.storage()) };
         match self.direction {
             Direction::Ascending => first..first.saturating_add(blocks).min(self.open.end),
             Direction::Descending => {
@@ -195,10 +190,7 @@ impl RunCursor {
         }
         let bytes = &self.window.bytes()[self.span.clone()];
         let entered = self.steps.enter(bytes, &self.range, self.direction)?;
-        let memory = charged_bytes(self.window.bytes().len(), self.steps.heap_bytes());
-        if self.charge.bytes() != memory {
-            self.charge.resize(memory);
-        }
+        self.window.charge_beside(size_of::<Self>() + self.steps.heap_bytes());
         Ok(entered)
     }
 
@@ -243,12 +235,6 @@ impl RunCursor {
         }
         Ok(first..end)
     }
-}
-
-/// The charge of a cursor, rounded to blocks: all scans share the counter, so it should change
-/// rarely.
-fn charged_bytes(window_bytes: usize, key_buffer_bytes: usize) -> u64 {
-    (window_bytes + key_buffer_bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES)) as u64
 }
 
 impl SortedStream for RunCursor {

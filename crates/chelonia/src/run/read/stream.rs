@@ -1,8 +1,8 @@
 //! Reading a run for a merge: ascending, in large pieces.
 //!
 //! ```text
-//!   slab of the budget   [ rest of last piece | cached | missing | cached | missing ....... ]
-//!                          ^ moved to the front  copied   read and verified, all together
+//!   memory of a piece   [ rest of last piece | cached | missing | cached | missing ....... ]
+//!                         ^ moved to the front  copied   read and verified, all together
 //! ```
 //!
 //! Cached blocks are copied and verified again, which does not count as a use: the cache serves
@@ -15,36 +15,33 @@
 //! Spans are joined in place; values are not copied. Only the blocks that can have entries of the
 //! range are read: the index (through the cache) determines its beginning and end.
 
+mod piece;
+
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64, SLAB_BYTES};
+use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::stream::{SortedStream, Update};
-use crate::memory::slab::OwnedSlab;
-use crate::run::block::{SPAN_BLOCKS_MAX, join_in_place, joined_bytes, span_of};
+use crate::run::block::{join_in_place, joined_bytes, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::Steps;
 use crate::runtime::sync::Arc;
 use crate::storage::block::BlockKind;
 use crate::storage::data_file::BlockRead;
+use piece::Piece;
 use std::ops::Range;
-
-const SLAB_BLOCKS: u32 = 64;
-
-const _: () = assert!(SLAB_BLOCKS as usize * BLOCK_BYTES == SLAB_BYTES);
-const _: () = assert!(SPAN_BLOCKS_MAX <= SLAB_BLOCKS);
 
 /// Entries of a run within a range, ascending, tombstones included.
 pub struct RunStream {
     run: Arc<Run>,
     range: KeyRange,
-    slab: OwnedSlab,
-    /// Blocks of the run that are in the slab.
+    piece: Piece,
+    /// Blocks of the run that are in the piece.
     held: Range<u32>,
     /// The head of the next span.
     next: u32,
     /// Blocks from here on have no entries of the range.
     end: u32,
-    /// The current span within the slab.
+    /// The current span within the piece.
     span: Range<usize>,
     steps: Steps,
     /// The last key of the span before, if there is one.
@@ -71,7 +68,7 @@ impl RunStream {
         let mut stream = Self {
             run: Arc::clone(run),
             range,
-            slab: run.storage().budget().take_work_slab()?,
+            piece: Piece::take(run.storage().budget())?,
             held: blocks.start..blocks.start,
             next: blocks.start,
             end: blocks.end,
@@ -98,7 +95,7 @@ impl RunStream {
         while self.next < self.end {
             let first = self.next;
             self.bring_span(first).map_err(self.run.blame(first))?;
-            let bytes = &self.slab.bytes()[self.span.clone()];
+            let bytes = &self.piece.bytes()[self.span.clone()];
             let entered = self
                 .steps
                 .enter(bytes, &self.range, Direction::Ascending)
@@ -146,15 +143,16 @@ impl RunStream {
         }
         let at = |block: u32, held: &Range<u32>| (block - held.start) as usize * BLOCK_BYTES;
         let head = at(first, &self.held);
-        let span = span_of(&self.slab.bytes()[head..head + BLOCK_BYTES], BlockKind::Data)?;
+        let span = span_of(&self.piece.bytes()[head..head + BLOCK_BYTES], BlockKind::Data)?;
         if span > self.end - first {
             return Err(Error::corrupt("a span extends past the data blocks of its run"));
         }
         if first + span > self.held.end {
+            self.piece.reach(span, self.run.storage().budget())?;
             self.fill(first)?;
         }
         let start = at(first, &self.held);
-        let blocks = &mut self.slab.bytes_mut()[start..start + span as usize * BLOCK_BYTES];
+        let blocks = &mut self.piece.bytes_mut()[start..start + span as usize * BLOCK_BYTES];
         join_in_place(blocks)?;
         self.span = start..start + joined_bytes(span);
         self.next = first + span;
@@ -167,10 +165,10 @@ impl RunStream {
         if kept > 0 {
             let from = (first - self.held.start) as usize * BLOCK_BYTES;
             let kept_bytes = kept as usize * BLOCK_BYTES;
-            self.slab.bytes_mut().copy_within(from..from + kept_bytes, 0);
+            self.piece.bytes_mut().copy_within(from..from + kept_bytes, 0);
         }
         let read = first + kept;
-        let until = self.end.min(first + SLAB_BLOCKS);
+        let until = self.end.min(first + self.piece.blocks());
         self.held = first..first;
         self.copy_cached(first, read..until);
         self.read_missing(first)?;
@@ -178,8 +176,8 @@ impl RunStream {
         Ok(())
     }
 
-    /// Copies the cached ones of `blocks` to a slab that begins with block `first`, and records the
-    /// missing ones.
+    /// Copies the cached ones of `blocks` to a piece that begins with block `first`, and records
+    /// the missing ones.
     fn copy_cached(&mut self, first: u32, blocks: Range<u32>) {
         self.missing.clear();
         if !self.uses_cache {
@@ -190,7 +188,7 @@ impl RunStream {
         for block in blocks {
             if let Some(bytes) = self.run.cached().peek(block, &guard) {
                 let start = (block - first) as usize * BLOCK_BYTES;
-                self.slab.bytes_mut()[start..start + BLOCK_BYTES].copy_from_slice(&bytes);
+                self.piece.bytes_mut()[start..start + BLOCK_BYTES].copy_from_slice(&bytes);
                 continue;
             }
             match self.missing.last_mut() {
@@ -200,11 +198,11 @@ impl RunStream {
         }
     }
 
-    /// Reads the missing blocks to their places in the slab.
+    /// Reads the missing blocks to their places in the piece.
     fn read_missing(&mut self, first: u32) -> Result<()> {
         let generation = self.run.reference().generation;
         let mut reads = Vec::with_capacity(self.missing.len());
-        let mut rest = self.slab.bytes_mut();
+        let mut rest = self.piece.bytes_mut();
         let mut at = first;
         for missing in &self.missing {
             let (_, from) = rest.split_at_mut((missing.start - at) as usize * BLOCK_BYTES);
@@ -229,12 +227,12 @@ impl SortedStream for RunStream {
 
     #[inline]
     fn update(&self) -> Update<'_> {
-        self.steps.update(&self.slab.bytes()[self.span.clone()])
+        self.steps.update(&self.piece.bytes()[self.span.clone()])
     }
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
-        let bytes = &self.slab.bytes()[self.span.clone()];
+        let bytes = &self.piece.bytes()[self.span.clone()];
         match self.steps.step_checked(bytes) {
             Ok(true) => Ok(()),
             Ok(false) => self.next_span(),

@@ -3,6 +3,7 @@
 mod hostile;
 mod layout;
 mod model;
+mod windows;
 
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;

@@ -1,8 +1,13 @@
 //! The window of a scan: copies of consecutive blocks of one run.
 //!
 //! A cursor reads blocks into its own window, so that a paused scan pins nothing in the cache. A
-//! window grows with every read, from its cursor's first read size to [`WINDOW_BLOCKS_MAX`] (less
-//! with a small budget).
+//! window grows with every read, from its cursor's first read size to [`WINDOW_BLOCKS_MAX`], but it
+//! takes at most a fixed part of the memory that the windows of all scans leave unused. So windows
+//! shrink as there are more of them, down to the blocks needed at once:
+//!
+//! ```text
+//!   windows n, their part of the budget P:   w = (P - n w) / 64,  n w = P n / (64 + n) < P
+//! ```
 //!
 //! ```text
 //!   blocks of a fill   [ cached | ....... missing ....... | cached ]
@@ -17,6 +22,7 @@
 
 use crate::base::error::Result;
 use crate::base::limits::BLOCK_BYTES;
+use crate::memory::budget::{Charge, Use};
 use crate::run::read::lookup::Run;
 use crate::storage::Storage;
 use crate::storage::cache::Priority;
@@ -27,32 +33,54 @@ use std::ops::Range;
 /// The largest window: 1 MiB.
 const WINDOW_BLOCKS_MAX: u32 = 256;
 
-/// A window is at most this fraction of the budget (1/512): scans hold one per run.
-const WINDOW_BUDGET_DIVISOR: u64 = 512;
+/// Windows may use this fraction of the budget (1/8), where more than a block of each is held.
+const WINDOWS_PART: u64 = 8;
+
+/// A window takes at most this fraction of what is left of it (1/64): scans hold one per run.
+const WINDOW_PART: u64 = 64;
 
 /// Fills of up to this many blocks put the blocks they read into the cache.
 const CACHED_BLOCKS_MAX: u32 = 8;
 
-/// Copies of blocks; see the module documentation. Its memory is charged by its cursor.
+/// Charges are rounded up to this: all scans share the counter, so it should change rarely.
+const CHARGED_BYTES: usize = 512;
+
+/// Copies of blocks; see the module documentation.
 pub(super) struct Window {
     bytes: AlignedBuffer,
     held: Range<u32>,
-    /// Size of the next fill in blocks, and the maximum.
+    /// Size of the next fill in blocks, if there is memory for it.
     next_blocks: u32,
-    most_blocks: u32,
+    /// Bytes of the cursor besides the window.
+    beside: usize,
+    /// For both. It grows before a read, so that other windows leave less.
+    charge: Charge,
+}
+
+/// The most blocks of a window, given the windows that exist.
+fn blocks_max(storage: &Storage) -> u32 {
+    let budget = storage.budget();
+    let left = (budget.limit() / WINDOWS_PART).saturating_sub(budget.used_by(Use::Scans));
+    let blocks = left / WINDOW_PART / BLOCK_BYTES as u64;
+    u32::try_from(blocks).unwrap_or(u32::MAX).clamp(1, WINDOW_BLOCKS_MAX)
 }
 
 impl Window {
-    /// Creates an empty window whose first fill has `first_blocks` blocks.
-    pub fn new(storage: &Storage, first_blocks: u32) -> Self {
-        let part = storage.budget().limit() / WINDOW_BUDGET_DIVISOR / BLOCK_BYTES as u64;
-        let most = u32::try_from(part).unwrap_or(u32::MAX);
-        let most_blocks = most.clamp(CACHED_BLOCKS_MAX, WINDOW_BLOCKS_MAX);
-        Self {
-            bytes: AlignedBuffer::new(0),
-            held: 0..0,
-            next_blocks: first_blocks.clamp(1, most_blocks),
-            most_blocks,
+    /// Creates an empty window, of a cursor of `beside` bytes, whose first fill has `first_blocks`
+    /// blocks.
+    pub fn new(storage: &Storage, first_blocks: u32, beside: usize) -> Self {
+        let next_blocks = first_blocks.clamp(1, WINDOW_BLOCKS_MAX);
+        let bytes = beside.next_multiple_of(CHARGED_BYTES) + next_blocks as usize * BLOCK_BYTES;
+        let charge = storage.budget().charge(Use::Scans, bytes as u64);
+        Self { bytes: AlignedBuffer::new(0), held: 0..0, next_blocks, beside, charge }
+    }
+
+    /// Charges `beside` bytes of the cursor besides the window.
+    pub fn charge_beside(&mut self, beside: usize) {
+        self.beside = beside;
+        let bytes = self.bytes.len() + beside.next_multiple_of(CHARGED_BYTES);
+        if self.charge.bytes() != bytes as u64 {
+            self.charge.resize(bytes as u64);
         }
     }
 
@@ -62,8 +90,8 @@ impl Window {
     }
 
     /// Suggested size of the next fill, in blocks.
-    pub fn next_blocks(&self) -> u32 {
-        self.next_blocks
+    pub fn next_blocks(&self, storage: &Storage) -> u32 {
+        self.next_blocks.min(blocks_max(storage))
     }
 
     /// A block of the window; it must be held.
@@ -103,8 +131,10 @@ impl Window {
     fn begin(&mut self, run: &Run, blocks: &Range<u32>) -> Range<u32> {
         self.held = 0..0;
         let needed = blocks.len() * BLOCK_BYTES;
-        if self.bytes.len() < needed {
+        let most = blocks_max(run.storage()) as usize * BLOCK_BYTES;
+        if self.bytes.len() < needed || self.bytes.len() > needed.max(2 * most) {
             self.bytes = AlignedBuffer::new(needed);
+            self.charge_beside(self.beside);
         }
         let guard = run.pin();
         let mut missing = blocks.clone();
@@ -143,7 +173,7 @@ impl Window {
     fn end(&mut self, run: &Run, blocks: &Range<u32>, missing: Range<u32>) {
         self.held = blocks.clone();
         if !missing.is_empty() {
-            self.next_blocks = (self.next_blocks * 2).min(self.most_blocks);
+            self.next_blocks = (self.next_blocks * 2).min(WINDOW_BLOCKS_MAX);
         }
         for block in missing.clone() {
             run.cached().count_miss(block);
