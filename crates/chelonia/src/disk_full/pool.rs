@@ -32,14 +32,10 @@ impl Core {
         Some(on_disk.min(within_limit))
     }
 
-    /// Free bytes of the data file that have blocks of the device. Space that was free at open may
-    /// have some: only the file system knows.
+    /// Free bytes of the data file that have blocks of the device.
     pub fn solid_bytes(&self) -> u64 {
         let stats = self.storage.stats();
-        let (used, free) = (stats.space.used_blocks, stats.space.free_blocks);
-        let known = (free - stats.space.hole_blocks) * BLOCK_BYTES_U64;
-        let allocated = stats.allocated_bytes.saturating_sub(used * BLOCK_BYTES_U64);
-        known.max(allocated.min(free * BLOCK_BYTES_U64))
+        stats.space.solid_blocks(stats.allocated_bytes) * BLOCK_BYTES_U64
     }
 
     /// Bytes of all updates in memtables, and of large commits on their way there.

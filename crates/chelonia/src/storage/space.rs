@@ -71,6 +71,17 @@ pub struct SpaceStats {
     pub hole_blocks: u64,
 }
 
+impl SpaceStats {
+    /// The free blocks that have device blocks, of a file that has `allocated_bytes` of the device.
+    /// Free blocks that were free at open may have some: only the file system knows.
+    #[must_use]
+    pub fn solid_blocks(&self, allocated_bytes: u64) -> u64 {
+        let known = self.free_blocks - self.hole_blocks;
+        let allocated = (allocated_bytes / BLOCK_BYTES_U64).saturating_sub(self.used_blocks);
+        known.max(allocated.min(self.free_blocks))
+    }
+}
+
 /// The free space of the data file and its allocator.
 #[derive(Debug)]
 pub struct Space {
@@ -100,8 +111,8 @@ impl Space {
         holes.insert(free.tail().unwrap_or(0..0));
         Self {
             free,
+            holes_suspect: holes.blocks() > 0,
             holes,
-            holes_suspect: true,
             fresh: RangeSet::default(),
             length_min,
             sealed_end: 0,
@@ -151,7 +162,9 @@ impl Space {
         let extent = match self.find(file, blocks) {
             // Free space in pieces that are too small is returned to the file system first: the
             // file has an address for every block, and any device block will do.
-            Err(error) if error.kind() == ErrorKind::NoSpace && self.solid() >= blocks.into() => {
+            Err(error)
+                if error.kind() == ErrorKind::NoSpace && self.may_have(file, blocks.into()) =>
+            {
                 self.give_all_back(file)?;
                 self.find(file, blocks)?
             }
@@ -177,7 +190,13 @@ impl Space {
         Ok(extent)
     }
 
-    /// The free blocks that have device blocks.
+    /// True if as many free blocks have device blocks, or may have.
+    fn may_have(&self, file: &dyn File, blocks: u64) -> bool {
+        let allocated = || file.allocated_bytes().map_or(0, |it| self.stats().solid_blocks(it));
+        self.solid() >= blocks || (self.holes_suspect && allocated() >= blocks)
+    }
+
+    /// The free blocks that are known to have device blocks.
     fn solid(&self) -> u64 {
         self.free.free_blocks() - self.holes.blocks()
     }

@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::runtime::rng::Rng;
-use crate::runtime::sync::Ordering;
+use crate::runtime::sync::{Arc, Ordering};
 use crate::storage::data_file::superblock::FIRST_BLOCK;
+use crate::storage::io::fault::{FaultDirectory, FaultPlan};
+use crate::storage::io::memory::MemoryDirectory;
+use crate::storage::io::{Access, Directory, OpenMode};
 use crate::storage::testing::LimitedFile;
 
 const BLOCK: u64 = BLOCK_BYTES_U64;
@@ -46,6 +49,23 @@ fn a_full_device_changes_nothing() {
     // Freed space is used without a reopen.
     space.free(last.extent).unwrap();
     assert_eq!(space.allocate(&file, 28).unwrap().extent, last.extent);
+}
+
+#[test]
+fn device_blocks_of_space_that_was_free_at_open_are_found_on_a_full_device() {
+    let plan = FaultPlan::new();
+    let directory = FaultDirectory::new(Arc::new(MemoryDirectory::new()), plan.clone()).unwrap();
+    let file = directory.open("data", OpenMode::CreateNew, Access::Direct).unwrap();
+    file.allocate(0, 100 * BLOCK).unwrap();
+    file.punch_hole(FIRST_BLOCK * BLOCK, (50 - FIRST_BLOCK) * BLOCK).unwrap();
+    // The device has 8 free blocks, and the file 50 free ones at its end.
+    plan.set_capacity(Some(60 * BLOCK));
+    let mut space = Space::new(100, FIRST_BLOCK, 1);
+    assert_eq!(space.stats().hole_blocks, 98);
+    assert_eq!(space.stats().solid_blocks(file.allocated_bytes().unwrap()), 50);
+    assert_eq!(space.allocate(&*file, 20).unwrap().extent.start, BlockNo(FIRST_BLOCK));
+    assert_eq!(space.allocate(&*file, 38).unwrap().extent.blocks, 38);
+    assert_eq!(space.allocate(&*file, 1).unwrap_err().kind(), ErrorKind::NoSpace);
 }
 
 #[test]
