@@ -4,7 +4,7 @@ use super::*;
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, Ordering};
 use crate::storage::data_file::superblock::FIRST_BLOCK;
-use crate::storage::io::fault::{FaultDirectory, FaultPlan};
+use crate::storage::io::fault::{Call, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::storage::io::{Access, Directory, OpenMode};
 use crate::storage::testing::LimitedFile;
@@ -63,6 +63,12 @@ fn device_blocks_of_space_that_was_free_at_open_are_found_on_a_full_device() {
     let mut space = Space::new(100, FIRST_BLOCK, 1);
     assert_eq!(space.stats().hole_blocks, 98);
     assert_eq!(space.stats().solid_blocks(file.allocated_bytes().unwrap()), 50);
+    // If the file system does not say what it has, nothing is known beyond what the map says.
+    let before = space.stats();
+    plan.fail(Fault::once(Call::Size, 0));
+    assert_eq!(space.allocate(&*file, 20).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!((plan.failures(), space.stats()), (1, before));
+    plan.heal();
     assert_eq!(space.allocate(&*file, 20).unwrap().extent.start, BlockNo(FIRST_BLOCK));
     assert_eq!(space.allocate(&*file, 38).unwrap().extent.blocks, 38);
     assert_eq!(space.allocate(&*file, 1).unwrap_err().kind(), ErrorKind::NoSpace);
