@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `io` | access to the file system |
 //! | `block` | self-verifying 4 KiB blocks |
+//! | `blocks` | reads and writes of blocks that bypass the cache |
 //! | `data_file` | sealed reads and writes, superblock, catalog |
 //! | `extents`, `space` | free space; allocation of extents, growing and shrinking the file |
 //! | `cache` | verified blocks in memory |
@@ -30,6 +31,7 @@
 //! called from any thread.
 
 pub mod block;
+mod blocks;
 pub mod cache;
 mod checkpoint;
 pub mod data_file;
@@ -41,7 +43,7 @@ pub mod space;
 
 use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{BlockNo, Extent, Generation};
+use crate::base::ids::{Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::memory::budget::{Budget, Use};
 use crate::memory::epoch::Epochs;
@@ -52,7 +54,7 @@ use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
 use data_file::catalog::{self, Catalog};
 use data_file::superblock::{Found, OPENS_MAX, Superblock, Superblocks};
-use data_file::{BlockRead, DataFile, DataFileStats};
+use data_file::{DataFile, DataFileStats};
 use io::{Access, Directory, File, IoFacts, LockGuard, OpenMode};
 use quota::{Quota, Quotas};
 use space::Space;
@@ -322,49 +324,6 @@ impl Storage {
         let mut space = self.space.lock();
         let file = self.file.writing()?;
         space.give_all_back(&*file)
-    }
-
-    /// Seals `blocks` (complete blocks of an extent with this generation) and writes them from
-    /// block `first` on. The caller owns the extent. After any failure the database must not be
-    /// written any more.
-    pub fn write_blocks(
-        &self,
-        first: BlockNo,
-        generation: Generation,
-        blocks: &mut [u8],
-    ) -> Result<()> {
-        self.file.write_blocks(first, generation, blocks)
-    }
-
-    /// Fills `buffer` (whole blocks) from block `first` on, bypassing the cache, and verifies
-    /// every block.
-    pub fn read_blocks(
-        &self,
-        first: BlockNo,
-        generation: Generation,
-        buffer: &mut [u8],
-    ) -> Result<()> {
-        self.file.read_blocks(first, generation, buffer)
-    }
-
-    /// Reads blocks like [`Storage::read_blocks`] and passes each damaged one to `find`.
-    pub fn check_blocks(
-        &self,
-        first: BlockNo,
-        generation: Generation,
-        buffer: &mut [u8],
-        mut find: impl FnMut(Error),
-    ) -> Result<()> {
-        self.file.read_each(first, generation, buffer, &mut |block| {
-            if let Err(error) = block {
-                find(error);
-            }
-        })
-    }
-
-    /// Reads and verifies several block ranges together for a scan, bypassing the cache.
-    pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        self.cache.timed(Priority::Scan, || self.file.read_many(reads))
     }
 
     /// Measures from now on how long readers wait for blocks of entries.

@@ -1,11 +1,12 @@
 //! Tests of the complete storage: create, write, checkpoint, open; large values; failures.
 
 use super::*;
-use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
+use crate::base::ids::{BlockNo, KeyspaceId, Lsn, SeqNo};
 use crate::base::limits::{BLOCK_BYTES, LARGE_VALUE_BYTES_MIN, SLAB_BYTES, VALUE_BYTES_MAX};
 use crate::base::stream::LargeRef;
 use crate::memory::budget::Use;
 use crate::runtime::rng::Rng;
+use crate::storage::data_file::BlockWrite;
 use crate::storage::data_file::catalog::CatalogEntry;
 use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::fault::{Call, Fault, FaultDirectory, FaultPlan};
@@ -64,6 +65,87 @@ fn what_a_checkpoint_names_is_there_after_a_reopen() {
         assert_eq!(other.generation.0 >> 40, u64::from(opens));
         assert!(other.extent.start >= kept.extent.end() || other.extent.end() <= kept.extent.start);
     }
+}
+
+/// The number of ranges in each extent of [`scattered`]: together more than go through a ring at
+/// once.
+const RANGES: usize = 50;
+
+/// Ranges of one to three blocks with gaps between them, from back to front, alternately in two new
+/// extents: the extent, the first block, and the content of each.
+fn scattered(storage: &Storage) -> Vec<(Allocation, BlockNo, Vec<u8>)> {
+    let blocks = u32::try_from(4 * RANGES).unwrap();
+    let places = [(); 2].map(|()| storage.allocate(blocks, &UNLIMITED).unwrap());
+    let ranges = (0..2 * RANGES).rev().map(|at| {
+        let place = places[at % 2];
+        let first = BlockNo(place.extent.start.0 + 4 * (at / 2) as u64);
+        (place, first, blocks_of(at as u64, 1 + at % 3))
+    });
+    ranges.collect()
+}
+
+fn writes_of(ranges: &mut [(Allocation, BlockNo, Vec<u8>)]) -> Vec<BlockWrite<'_>> {
+    let writes = ranges.iter_mut().map(|(place, first, blocks)| BlockWrite {
+        first: *first,
+        generation: place.generation,
+        blocks,
+    });
+    writes.collect()
+}
+
+#[test]
+fn scattered_writes_are_read_back() {
+    let (storage, _) = Storage::testing(MEMORY);
+    let mut ranges = scattered(&storage);
+    let before = storage.stats().file;
+    storage.write_many(&mut writes_of(&mut ranges)).unwrap();
+    let after = storage.stats().file;
+    let blocks: usize = ranges.iter().map(|(.., blocks)| blocks.len() / BLOCK_BYTES).sum();
+    let written = |stats: DataFileStats| stats.blocks_written.iter().sum::<u64>();
+    assert_eq!(after.writes - before.writes, ranges.len() as u64);
+    assert_eq!(written(after) - written(before), blocks as u64);
+    for (place, first, blocks) in &ranges {
+        let mut again = vec![0; blocks.len()];
+        storage.read_blocks(*first, place.generation, &mut again).unwrap();
+        assert!(again == *blocks, "{first:?}");
+    }
+    storage.write_many(&mut []).unwrap();
+    assert!(!storage.has_failed_write());
+}
+
+#[test]
+fn a_failed_request_fails_its_batch_of_writes() {
+    for after in [0, 1, RANGES as u64, 2 * RANGES as u64 - 1] {
+        let (plan, memory) = (FaultPlan::new(), Arc::new(MemoryDirectory::new()));
+        let dir = FaultDirectory::new(memory, plan.clone()).unwrap();
+        let storage = Storage::create(&dir, &Budget::new(MEMORY), 1).unwrap().storage;
+        let mut ranges = scattered(&storage);
+        let before = storage.stats().file;
+        plan.fail(Fault::once(Call::Write, after));
+        let error = storage.write_many(&mut writes_of(&mut ranges)).unwrap_err();
+        assert_eq!((error.kind(), error.file()), (ErrorKind::Io, Some(DATA_FILE)));
+        assert!(storage.has_failed_write());
+        assert_eq!((plan.failures(), storage.stats().file), (1, before));
+    }
+}
+
+#[test]
+fn a_batch_with_an_invalid_range_writes_nothing() {
+    let (storage, dir) = Storage::testing(MEMORY);
+    let place = storage.allocate(2, &UNLIMITED).unwrap();
+    let before = data_of(&dir);
+    for (first, bytes) in [(0, BLOCK_BYTES), (1, BLOCK_BYTES), (5, 100), (5, 0)] {
+        let (mut valid, mut invalid) = (blocks_of(1, 1), vec![0; bytes]);
+        let generation = place.generation;
+        let mut writes = [
+            BlockWrite { first: place.extent.start, generation, blocks: &mut valid },
+            BlockWrite { first: BlockNo(first), generation, blocks: &mut invalid },
+        ];
+        let error = storage.write_many(&mut writes).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal);
+    }
+    assert_eq!(data_of(&dir), before);
+    assert!(!storage.has_failed_write());
 }
 
 #[test]
@@ -196,6 +278,9 @@ fn read_only_means_that_nothing_is_written() {
     read_only(storage.free(Extent::new(2, 1)));
     read_only(storage.give_back(0));
     read_only(storage.write_blocks(BlockNo(2), Generation(1), &mut [0; BLOCK_BYTES]));
+    let (first, generation) = (BlockNo(2), Generation(1));
+    let blocks = &mut [0; BLOCK_BYTES];
+    read_only(storage.write_many(&mut [BlockWrite { first, generation, blocks }]));
     read_only(storage.checkpoint(&Catalog::default(), log(2)).map(|_| ()));
     read_only(storage.mark_log(log(2)).map(|_| ()));
     read_only(storage.write_large(&[0; 50_000]).map(|_| ()));
@@ -311,6 +396,8 @@ fn nothing_is_written_once_it_is_closed() {
     let stopped = |result: Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::Stopped);
     let mut other = blocks_of(2, 2);
     stopped(storage.write_blocks(place.extent.start, place.generation, &mut other));
+    let (first, generation) = (place.extent.start, place.generation);
+    stopped(storage.write_many(&mut [BlockWrite { first, generation, blocks: &mut other }]));
     stopped(storage.allocate(1, &UNLIMITED).map(drop));
     stopped(storage.give_back(0));
     stopped(storage.checkpoint(&catalog_with(b"root"), log(1)).map(drop));

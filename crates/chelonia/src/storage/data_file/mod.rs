@@ -35,7 +35,7 @@ use crate::runtime::sync::{
 };
 use crate::storage::block::{DATA_FILE, seal_all, verify, verify_all};
 use crate::storage::io::continued::ContinuedFile;
-use crate::storage::io::{File, LockGuard, ReadRequest};
+use crate::storage::io::{File, LockGuard, ReadRequest, WriteRequest};
 use std::ops::Deref;
 use superblock::FIRST_BLOCK;
 
@@ -109,6 +109,17 @@ pub struct BlockRead<'a> {
     pub generation: Generation,
     /// Memory for all of them, a multiple of the block size.
     pub buffer: &'a mut [u8],
+}
+
+/// Consecutive blocks to write.
+#[derive(Debug)]
+pub struct BlockWrite<'a> {
+    /// The first of them.
+    pub first: BlockNo,
+    /// The generation to seal them with.
+    pub generation: Generation,
+    /// All of them, a multiple of the block size.
+    pub blocks: &'a mut [u8],
 }
 
 impl DataFile {
@@ -256,14 +267,31 @@ impl DataFile {
         blocks: &mut [u8],
     ) -> Result<()> {
         let file = self.writing()?;
-        let offset = byte_range(first, blocks.len())?;
-        if first.0 < FIRST_BLOCK {
-            return Err(Error::internal("write overlaps the superblocks"));
-        }
+        let offset = written_range(first, blocks.len())?;
         seal_all(blocks, self.salt, generation, first);
         file.write_at(blocks, offset).inspect_err(|_| self.note_failed_write())?;
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         count_kinds(&self.counters.blocks_written, blocks);
+        Ok(())
+    }
+
+    /// Seals several block ranges, which must not overlap, and writes them, in parallel where the
+    /// system supports it, in no particular order. If it fails, any of them may have been written,
+    /// wholly or partly; nothing is written if one of the ranges is invalid.
+    pub fn write_many(&self, writes: &mut [BlockWrite<'_>]) -> Result<()> {
+        let file = self.writing()?;
+        let mut requests = Vec::with_capacity(writes.len());
+        for write in writes.iter_mut() {
+            let offset = written_range(write.first, write.blocks.len())?;
+            seal_all(write.blocks, self.salt, write.generation, write.first);
+            requests.push(WriteRequest { offset, bytes: &*write.blocks });
+        }
+        file.write_many(&requests).inspect_err(|_| self.note_failed_write())?;
+        drop(requests);
+        self.counters.writes.fetch_add(writes.len() as u64, Ordering::Relaxed);
+        for write in writes.iter() {
+            count_kinds(&self.counters.blocks_written, write.blocks);
+        }
         Ok(())
     }
 
@@ -336,6 +364,15 @@ fn byte_range(first: BlockNo, bytes: usize) -> Result<u64> {
         Some(offset) => Ok(offset),
         None => Err(Error::corrupt("block number exceeds any file length").at(DATA_FILE, u64::MAX)),
     }
+}
+
+/// Like [`byte_range`], for blocks to write: fails if they overlap the superblocks.
+fn written_range(first: BlockNo, bytes: usize) -> Result<u64> {
+    let offset = byte_range(first, bytes)?;
+    if first.0 < FIRST_BLOCK {
+        return Err(Error::internal("write overlaps the superblocks"));
+    }
+    Ok(offset)
 }
 
 /// Adds the blocks to the counters of their kinds, updating each counter once.

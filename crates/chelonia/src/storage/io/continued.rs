@@ -100,7 +100,7 @@ impl File for ContinuedFile {
 mod tests {
     use super::*;
     use crate::storage::io::memory::MemoryDirectory;
-    use crate::storage::io::{Access, Directory, OpenMode, ScratchPlace};
+    use crate::storage::io::{Access, Directory, OpenMode, ScratchPlace, WriteRequest};
 
     #[test]
     fn the_base_is_read_and_what_is_behind_it_written() {
@@ -119,7 +119,18 @@ mod tests {
         file.read_many(&mut requests).unwrap();
         assert_eq!((one, other), ([9; 4096], [7; 4096]));
         assert_eq!(file.size().unwrap(), 12_288);
+        let behind = [(8192, 3), (16_384, 5)];
+        let behind = behind.map(|(offset, byte)| (offset, vec![byte; 4096]));
+        let mut writes: Vec<_> =
+            behind.iter().map(|(offset, bytes)| WriteRequest { offset: *offset, bytes }).collect();
+        file.write_many(&writes).unwrap();
+        for (offset, bytes) in &behind {
+            file.read_at(&mut one, *offset).unwrap();
+            assert_eq!(one[..], bytes[..]);
+        }
+        writes.push(WriteRequest { offset: 4096, bytes: &[1; 4096] });
         let refused = [
+            file.write_many(&writes),
             file.write_at(&[1], 8191),
             file.allocate(0, 4096),
             file.punch_hole(0, 4096),

@@ -111,6 +111,12 @@ impl DirectDirectory {
         Ok(Self { descriptor, path, file_system, mapped_log, direct, rings: Arc::default() })
     }
 
+    /// The directory as on a system that refuses rings: requests of a batch go one by one.
+    #[cfg(test)]
+    pub fn without_rings(self) -> Self {
+        Self { rings: Arc::new(Rings::refused()), ..self }
+    }
+
     /// Opens a regular file and nothing else, without blocking on a pipe.
     fn open_descriptor(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;

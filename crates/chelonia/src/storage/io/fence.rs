@@ -25,6 +25,7 @@
 
 use super::{
     Access, Directory, File, IoFacts, LockGuard, OpenMode, ReadRequest, Region, ScratchPlace,
+    WriteRequest,
 };
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::runtime::sync::{Arc, AtomicU64, CachePadded, Condvar, Mutex, Ordering};
@@ -198,6 +199,11 @@ impl File for FencedFile {
         self.inner.write_at(bytes, offset)
     }
 
+    fn write_many(&self, requests: &[WriteRequest<'_>]) -> Result<()> {
+        let _entered = self.fence.enter()?;
+        self.inner.write_many(requests)
+    }
+
     fn sync(&self) -> Result<()> {
         let _entered = self.fence.enter()?;
         self.inner.sync()
@@ -271,6 +277,7 @@ mod tests {
             file.read_many(&mut []),
             file.read_many_while(&mut [], &mut || {}),
             file.write_at(&[8; 4096], 0),
+            file.write_many(&[]),
             file.sync(),
             file.size().map(drop),
             file.set_size(0),

@@ -17,8 +17,8 @@
 //! the sectors written, of size changes, and of names.
 //!
 //! Errors name the file relative to the directory. `Interrupted` calls are repeated here, short
-//! reads and writes completed here; nothing else is retried.
-//! reads and writes completed here; nothing else is retried.
+//! reads and writes completed here. A request of a batch that the system failed is repeated once by
+//! itself, which yields its error; nothing else is retried.
 
 use crate::base::error::{Error, Result};
 use std::fmt::Debug;
@@ -110,6 +110,15 @@ pub struct ReadRequest<'a> {
     pub buffer: &'a mut [u8],
 }
 
+/// One write of [`File::write_many`].
+#[derive(Clone, Copy, Debug)]
+pub struct WriteRequest<'a> {
+    /// The offset in bytes, block-aligned.
+    pub offset: u64,
+    /// The source, block-aligned in address and length for a direct file.
+    pub bytes: &'a [u8],
+}
+
 /// A directory that holds one database.
 pub trait Directory: Send + Sync + Debug {
     /// Opens or creates a file. Names are plain, without separators.
@@ -196,6 +205,13 @@ pub trait File: Send + Sync + Debug {
 
     /// Writes all of `bytes` at `offset`, growing the file if need be.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
+
+    /// Does all the writes, whose ranges must not overlap, in parallel where the system supports
+    /// it, in no particular order. Fails if any of them fails; then any subset may have been done,
+    /// wholly or partly.
+    fn write_many(&self, requests: &[WriteRequest<'_>]) -> Result<()> {
+        requests.iter().try_for_each(|request| self.write_at(request.bytes, request.offset))
+    }
 
     /// Makes content and size durable (`fdatasync`).
     fn sync(&self) -> Result<()>;

@@ -184,10 +184,13 @@ fn reads_past_the_end_name_the_place() {
 fn a_file_opened_to_read_is_not_changed() {
     over_all(|directory| {
         directory.open("a", OpenMode::CreateNew, Access::Direct).unwrap().set_size(8192).unwrap();
+        let aligned = random_bytes(1, BLOCK_BYTES);
         for access in ACCESSES {
             let file = directory.open("a", OpenMode::Read, access).unwrap();
             let outcomes = [
                 file.write_at(&[1], 0),
+                file.write_many(&[WriteRequest { offset: 0, bytes: &[1] }]),
+                file.write_many(&[WriteRequest { offset: 0, bytes: &aligned }; 2]),
                 file.set_size(1),
                 file.allocate(0, 100_000),
                 file.punch_hole(0, 4096),
@@ -196,6 +199,7 @@ fn a_file_opened_to_read_is_not_changed() {
             for outcome in outcomes {
                 assert_eq!(outcome.unwrap_err().kind(), ErrorKind::PermissionDenied);
             }
+            assert_eq!(read(&*file, 0, 8192), [0; 8192]);
             assert_eq!(file.size().unwrap(), 8192);
         }
     });

@@ -17,7 +17,8 @@
 //! undo concurrent writes of other threads to the rest of it.
 //!
 //! Invariants:
-//! 1. Interrupted calls are repeated, short ones completed. Nothing else is retried; a failed
+//! 1. Interrupted calls are repeated, short ones completed. A request that failed in a ring is
+//!    repeated once by itself, which yields its error. Nothing else is retried; a failed
 //!    `fdatasync` in particular is reported once, and the data it covered must count as lost.
 //!
 //! Thread-safety: every method may be called from any thread. Concurrent writes to overlapping
@@ -30,7 +31,7 @@ use crate::runtime::sync::Arc;
 use crate::storage::io::buffer::{AlignedBuffer, is_aligned};
 use crate::storage::io::buffered_file::{BufferedFile, pwrite_once};
 use crate::storage::io::ring::{RING_ENTRIES, Rings};
-use crate::storage::io::{File, LockGuard, ReadRequest, Region, mapped};
+use crate::storage::io::{File, LockGuard, ReadRequest, Region, WriteRequest, mapped};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::{Errno, pread, retry_on_intr};
 use std::io;
@@ -52,11 +53,21 @@ pub struct DirectFile {
     pub direct: Option<OwnedFd>,
     /// Whether windows of the file may be mapped.
     pub mapped_log: bool,
-    /// Rings for batched reads.
+    /// Rings for batched reads and writes.
     pub rings: Arc<Rings>,
 }
 
 impl DirectFile {
+    /// The descriptor of block-aligned reads and writes.
+    fn block_descriptor(&self) -> BorrowedFd<'_> {
+        self.direct.as_ref().map_or_else(|| self.buffered.descriptor(), AsFd::as_fd)
+    }
+
+    /// Whether memory and offset of a request suit [`DirectFile::block_descriptor`] as they are.
+    fn needs_no_copy(&self, bytes: &[u8], offset: u64) -> bool {
+        self.direct.is_none() || is_aligned(bytes, offset)
+    }
+
     /// Reads some bytes, at least one unless the file ends.
     fn read_some(&self, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
         let Some(direct) = &self.direct else {
@@ -171,11 +182,9 @@ impl File for DirectFile {
         for requests in requests.chunks_mut(RING_ENTRIES) {
             filled.fill(0);
             if requests.len() > 1 {
-                let file =
-                    self.direct.as_ref().map_or_else(|| self.buffered.descriptor(), AsFd::as_fd);
-                let usable = |request: &ReadRequest<'_>| {
-                    self.direct.is_none() || is_aligned(request.buffer, request.offset)
-                };
+                let file = self.block_descriptor();
+                let usable =
+                    |request: &ReadRequest<'_>| self.needs_no_copy(request.buffer, request.offset);
                 self.rings.read(file, requests, &mut filled, usable, &mut meanwhile);
             }
             for (request, filled) in requests.iter_mut().zip(filled) {
@@ -203,6 +212,25 @@ impl File for DirectFile {
         while done < bytes.len() {
             let at = self.buffered.place(offset, done)?;
             done += self.buffered.written(self.write_some(&bytes[done..], at), at)?;
+        }
+        Ok(())
+    }
+
+    fn write_many(&self, requests: &[WriteRequest<'_>]) -> Result<()> {
+        self.buffered.check_writable()?;
+        let mut written = [0; RING_ENTRIES];
+        for requests in requests.chunks(RING_ENTRIES) {
+            written.fill(0);
+            if requests.len() > 1 {
+                let usable =
+                    |request: &WriteRequest<'_>| self.needs_no_copy(request.bytes, request.offset);
+                self.rings.write(self.block_descriptor(), requests, &mut written, usable);
+            }
+            for (request, written) in requests.iter().zip(written) {
+                let written = written.min(request.bytes.len());
+                let at = self.buffered.place(request.offset, written)?;
+                self.write_at(&request.bytes[written..], at)?;
+            }
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Tests that exactly the planned call fails, in the planned way.
 
+use super::super::WriteRequest;
 use super::super::crash::{CrashDirectory, Survivors};
 use super::super::memory::MemoryDirectory;
 use super::*;
@@ -18,6 +19,8 @@ fn workload(directory: &FaultDirectory) -> Result<()> {
     let file = directory.open("data", OpenMode::CreateNew, Access::Direct)?;
     file.allocate(0, 8192)?;
     file.write_at(&[1; 8192], 0)?;
+    let first = WriteRequest { offset: 0, bytes: &[3; 100] };
+    file.write_many(&[first, WriteRequest { offset: 4096, bytes: &[4; 100] }])?;
     file.sync()?;
     let mut region = file.map(0, 4096)?;
     region.write(0, &[2; 100])?;
@@ -103,6 +106,24 @@ fn a_write_may_fail_half_done_or_done() {
             file.write_at(&[0; 4], 0).unwrap();
         }
     }
+}
+
+#[test]
+fn each_write_of_a_batch_is_a_call_and_a_failed_one_ends_it() {
+    let (directory, plan) = over_memory();
+    let file = directory.open("a", OpenMode::CreateNew, Access::Direct).unwrap();
+    let requests: Vec<_> =
+        (0..4).map(|at| WriteRequest { offset: at * 4, bytes: &[1; 4] }).collect();
+    file.set_size(16).unwrap();
+    plan.fail(Fault::once(Call::Write, 2).with(Failure::IoHalfDone));
+    let error = file.write_many(&requests).unwrap_err();
+    assert_eq!((error.kind(), error.file()), (ErrorKind::Io, Some("a")));
+    assert_eq!((plan.calls(Call::Write), plan.failures()), (3, 1));
+    let mut bytes = [9; 16];
+    file.read_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]);
+    file.write_many(&requests).unwrap();
+    assert_eq!(plan.calls(Call::Write), 7);
 }
 
 #[test]
