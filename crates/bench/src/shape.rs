@@ -4,6 +4,7 @@
 use crate::failure::{Failure, Result};
 use chelonia::{
     AutumnOptions, EngineKind, EngineOptions, FilterKind, LevelOptions, SplinterOptions,
+    TreelineOptions,
 };
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -40,6 +41,12 @@ pub struct Shape {
     /// Engine splinter: the space of a leaf, in percent of its merged entries [default: 160]
     #[arg(long, value_name = "PERCENT")]
     pub space_percent: Option<u32>,
+    /// Engine treeline: pages of a group [default: 16]
+    #[arg(long, value_name = "N")]
+    pub group_pages: Option<u32>,
+    /// Engine treeline: filled part of a new page, in percent [default: 85]
+    #[arg(long, value_name = "PERCENT")]
+    pub fill_percent: Option<u32>,
 }
 
 impl Shape {
@@ -64,6 +71,12 @@ impl Shape {
             (EngineKind::Autumn, Some(levels), _) => AutumnOptions::new().levels(levels).into(),
             (EngineKind::Splinter, _, Some(percent)) => {
                 SplinterOptions::new().space_percent(percent).into()
+            }
+            (EngineKind::Treeline, ..) => {
+                let mut options = TreelineOptions::new();
+                options.group_pages = self.group_pages;
+                options.fill_percent = self.fill_percent;
+                options.into()
             }
             _ => kind.into(),
         }
@@ -93,6 +106,10 @@ impl Shape {
         if self.space_percent.is_some() && engine != Some(EngineKind::Splinter) {
             return refuse("--space-percent", "engine splinter");
         }
+        let has_pages = self.group_pages.is_some() || self.fill_percent.is_some();
+        if has_pages && engine != Some(EngineKind::Treeline) {
+            return refuse("--group-pages, --fill-percent", "engine treeline");
+        }
         Ok(())
     }
 
@@ -104,6 +121,8 @@ impl Shape {
             ("--scaling", self.scaling),
             ("--filter-bits", self.filter_bits),
             ("--space-percent", self.space_percent),
+            ("--group-pages", self.group_pages),
+            ("--fill-percent", self.fill_percent),
         ] {
             if let Some(value) = value {
                 arguments.extend([name.into(), value.to_string().into()]);
@@ -134,6 +153,8 @@ impl Shape {
             "filter_bits": self.filter_bits,
             "filter": self.filter.map(|_| self.filters().1),
             "space_percent": self.space_percent,
+            "group_pages": self.group_pages,
+            "fill_percent": self.fill_percent,
         })
     }
 }

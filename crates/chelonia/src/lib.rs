@@ -85,6 +85,7 @@ mod memory;
 mod memtable;
 mod merge;
 mod options;
+mod pages;
 mod records;
 mod recovery;
 mod run;
@@ -110,7 +111,7 @@ pub use base::error::{Error, ErrorKind, Result};
 pub use base::limits;
 pub use engine::{
     AutumnOptions, EngineKind, EngineOptions, EngineStats, LevelOptions, LiveOptions,
-    SplinterOptions, TurtleOptions,
+    SplinterOptions, TreelineOptions, TurtleOptions,
 };
 pub use filters::FilterKind;
 pub use integrity::stats::{

@@ -17,14 +17,22 @@
 
 use chelonia::{
     AutumnOptions, Database, Durability, FilterKind, Keyspace, KeyspaceOptions, Result,
-    SplinterOptions, TurtleOptions,
+    SplinterOptions, TreelineOptions, TurtleOptions,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The names of the stores of a format.
-pub const STORES: [&str; 6] =
-    ["closed", "crashed", "both-closed", "both-crashed", "splinter-closed", "splinter-crashed"];
+pub const STORES: [&str; 8] = [
+    "closed",
+    "crashed",
+    "both-closed",
+    "both-crashed",
+    "splinter-closed",
+    "splinter-crashed",
+    "treeline-closed",
+    "treeline-crashed",
+];
 
 /// Changes; the last ones are only in the log of the crashed store.
 const CHANGES: u64 = 1_500;
@@ -46,6 +54,8 @@ fn keyspaces(database: &Database, name: &str) -> Result<[Keyspace; 2]> {
         bloom.engine(AutumnOptions::new().table_bytes(4 << 10))
     } else if name.starts_with("splinter") {
         bloom.engine(SplinterOptions::new().branch_bytes(4 << 10).fanout(4))
+    } else if name.starts_with("treeline") {
+        bloom.engine(TreelineOptions::new().group_pages(4))
     } else {
         bloom
     };

@@ -82,7 +82,7 @@ impl BlockSet {
 
 /// Returns the extent of a run as an [`OwnedExtent`].
 pub fn run_extent(reference: &RunRef) -> OwnedExtent {
-    OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
+    OwnedExtent::structure(reference.extent, reference.generation)
 }
 
 /// Returns the listed large values of a run, each once, and whether the list is complete.
@@ -173,7 +173,7 @@ impl Settled {
     fn is_difference(&self) -> bool {
         let lists = [&self.gained, &self.lost, &self.unused];
         let mut seen = BTreeSet::new();
-        let mut owned = lists.into_iter().flatten().filter(|owned| !owned.large_value);
+        let mut owned = lists.into_iter().flatten().filter(|owned| !owned.is_large_value());
         owned.all(|owned| seen.insert(owned.extent.start))
     }
 }
@@ -451,7 +451,7 @@ pub fn walk_extents(
     walk_references(node_cache, root, window, &mut |met| match met {
         Met::Node(slot) => slot.reference().map_or(Ok(()), |place| {
             let (extent, generation) = (place.extent, place.generation);
-            visit(OwnedExtent { extent, generation, large_value: false })
+            visit(OwnedExtent::structure(extent, generation))
         }),
         Met::Run(run) => visit(run_extent(run.reference())),
         Met::Large(large, true) => visit(OwnedExtent::from(large)),

@@ -195,7 +195,7 @@ pub fn key_bytes(pivots: &[Pivot]) -> usize {
 }
 
 fn owned(reference: NodeRef) -> OwnedExtent {
-    OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
+    OwnedExtent::structure(reference.extent, reference.generation)
 }
 
 /// A run that has been written.

@@ -5,6 +5,7 @@
 //! | 1 | `turtle` | a tree of runs with update buffers, written in one pass per memtable |
 //! | 2 | `autumn` | an LSM-tree whose size ratios grow with the data |
 //! | 3 | `splinter` | a tree of runs that move down by reference and are merged later |
+//! | 4 | `treeline` | groups of small pages that are updated in place |
 //!
 //! Numbers and names are stored in catalogs and never change their meaning.
 
@@ -24,11 +25,15 @@ pub enum EngineKind {
     /// A tree of shared runs that move down by reference and are merged later: the fastest writes.
     /// Updates with locality are merged once.
     Splinter = 3,
+    /// Groups of small pages that are updated in place: a read of a key that is not in memory reads
+    /// one page. For skewed reads and updates of data larger than memory.
+    Treeline = 4,
 }
 
 impl EngineKind {
     /// All engines.
-    pub const ALL: [EngineKind; 3] = [EngineKind::Turtle, EngineKind::Autumn, EngineKind::Splinter];
+    pub const ALL: [EngineKind; 4] =
+        [EngineKind::Turtle, EngineKind::Autumn, EngineKind::Splinter, EngineKind::Treeline];
 
     /// Returns the number used in catalogs.
     #[must_use]
@@ -51,7 +56,7 @@ impl EngineKind {
     /// ```
     /// # use chelonia::EngineKind;
     /// let names = EngineKind::ALL.map(EngineKind::name);
-    /// assert_eq!(names, ["turtle", "autumn", "splinter"]);
+    /// assert_eq!(names, ["turtle", "autumn", "splinter", "treeline"]);
     /// assert_eq!(EngineKind::Autumn.name(), "autumn");
     /// ```
     #[must_use]
@@ -60,6 +65,7 @@ impl EngineKind {
             EngineKind::Turtle => "turtle",
             EngineKind::Autumn => "autumn",
             EngineKind::Splinter => "splinter",
+            EngineKind::Treeline => "treeline",
         }
     }
 

@@ -62,9 +62,12 @@ mod options;
 
 pub use kind::EngineKind;
 pub use options::{
-    AutumnOptions, EngineOptions, LevelOptions, LiveOptions, SplinterOptions, TurtleOptions,
+    AutumnOptions, EngineOptions, LevelOptions, LiveOptions, SplinterOptions, TreelineOptions,
+    TurtleOptions,
 };
-pub(crate) use options::{FANOUT_DEFAULT, PIVOTS_MAX, SPACE_PERCENT_DEFAULT};
+pub(crate) use options::{
+    FANOUT_DEFAULT, FILL_PERCENT_DEFAULT, GROUP_PAGES_DEFAULT, PIVOTS_MAX, SPACE_PERCENT_DEFAULT,
+};
 
 /// The durable structure of one keyspace.
 pub trait Engine: Send + Sync {
@@ -265,13 +268,64 @@ pub struct OwnedExtent {
     pub extent: Extent,
     /// The generation that its blocks were sealed with.
     pub generation: Generation,
+    /// How it is used and checked.
+    pub kind: ExtentKind,
+}
+
+/// How an extent is allocated and checked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum ExtentKind {
+    /// Written once: all of its blocks carry its generation.
+    Structure,
+    /// A large value, written once.
+    LargeValue,
+    /// A group of pages: allocated and freed as a whole. Its blocks are checked page by page: slots
+    /// that no page is in may hold anything.
+    PageGroup,
+    /// A page of a group: written once, in a slot that is used again later. It is neither allocated
+    /// nor freed by itself: at the end of its lifetime its slot may be overwritten.
+    Page,
+}
+
+impl OwnedExtent {
+    /// An extent of runs, nodes, or other structure that is written once.
+    #[must_use]
+    pub fn structure(extent: Extent, generation: Generation) -> Self {
+        Self { extent, generation, kind: ExtentKind::Structure }
+    }
+
     /// True for the extent of a large value.
-    pub large_value: bool,
+    #[must_use]
+    pub fn is_large_value(&self) -> bool {
+        self.kind == ExtentKind::LargeValue
+    }
+
+    /// True if blocks are allocated for it, and not only as a part of another extent.
+    #[must_use]
+    pub fn is_allocated(&self) -> bool {
+        self.kind != ExtentKind::Page
+    }
+
+    /// True if its blocks are sealed with its generation.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.kind != ExtentKind::PageGroup
+    }
+
+    /// Lets its blocks be used again, at the end of its lifetime.
+    pub fn release(&self, storage: &Storage) {
+        if self.is_allocated() {
+            storage.free_unreachable(self.extent);
+        } else {
+            storage.release_slot(self.extent.start, self.generation);
+        }
+    }
 }
 
 impl From<&LargeRef> for OwnedExtent {
     fn from(large: &LargeRef) -> Self {
-        Self { extent: large.extent, generation: large.generation, large_value: true }
+        let kind = ExtentKind::LargeValue;
+        Self { extent: large.extent, generation: large.generation, kind }
     }
 }
 
@@ -323,11 +377,12 @@ pub struct EngineStats {
     pub height: u32,
     /// Tree nodes.
     pub nodes: u64,
-    /// Runs of the lowest level: the leaves of `turtle`, the last level of `autumn`. None in
-    /// `splinter`: there a leaf is a range of keys, and its branches count as buffered.
+    /// Runs of the lowest level: the leaves of `turtle`, the last level of `autumn`; the groups of
+    /// pages of `treeline`. None in `splinter`: there a leaf is a range of keys, and its branches
+    /// count as buffered.
     pub leaves: u64,
     /// Runs above the leaves: the buffers of `turtle`, the other levels of `autumn`, all branches
-    /// of `splinter`.
+    /// of `splinter`, staged runs of `treeline`.
     pub buffered_runs: u64,
     /// Key and inline value bytes in leaves.
     pub leaf_bytes: u64,
@@ -335,7 +390,7 @@ pub struct EngineStats {
     pub buffered_bytes: u64,
     /// Bytes of blocks that the newest version occupies.
     pub disk_bytes: u64,
-    /// Bytes written for runs of entries.
+    /// Bytes written for runs and pages of entries.
     pub run_bytes_written: u64,
     /// Bytes written for tree nodes.
     pub node_bytes_written: u64,

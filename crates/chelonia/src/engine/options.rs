@@ -6,12 +6,12 @@
 //! `integrity/dump.rs` prints the stored values.
 
 use crate::base::error::{Error, Result};
-use crate::base::limits::{
-    SCALING_PERCENT_DEFAULT, SCALING_PERCENT_MIN, SIZE_RATIO_DEFAULT, SIZE_RATIO_MAX,
-    SIZE_RATIO_MIN,
-};
 use crate::engine::kind::EngineKind;
 use std::ops::RangeInclusive;
+
+mod choices;
+
+pub use choices::{AutumnOptions, LevelOptions, SplinterOptions, TreelineOptions, TurtleOptions};
 
 /// Range of the size of a leaf or table; the lower end is for tests of tiny trees.
 const LEAF_BYTES: RangeInclusive<u32> = 4 << 10..=8 << 20;
@@ -31,6 +31,15 @@ const SPACE_PERCENT: RangeInclusive<u32> = 110..=300;
 /// Default of the space of a leaf, in percent of its merged branch.
 pub(crate) const SPACE_PERCENT_DEFAULT: u32 = 160;
 
+/// Range of the number of pages of a group.
+const GROUP_PAGES: RangeInclusive<u32> = 1..=32;
+/// Default number of pages of a group, the most of the TreeLine paper.
+pub(crate) const GROUP_PAGES_DEFAULT: u32 = 16;
+/// Range of the filled part of a new page, in percent.
+const FILL_PERCENT: RangeInclusive<u32> = 50..=100;
+/// Default of the filled part of a new page, in percent.
+pub(crate) const FILL_PERCENT_DEFAULT: u32 = 85;
+
 /// The engine of a keyspace, with the options of that engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -41,56 +50,8 @@ pub enum EngineOptions {
     Autumn(AutumnOptions),
     /// See [`EngineKind::Splinter`].
     Splinter(SplinterOptions),
-}
-
-/// Options of engine `turtle`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-#[must_use]
-pub struct TurtleOptions {
-    /// See [`Self::leaf_bytes()`].
-    pub leaf_bytes: Option<u32>,
-    /// Maximum number of children of a tree node.
-    pub pivots_max: Option<u32>,
-}
-
-/// Options of engine `autumn`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-#[must_use]
-pub struct AutumnOptions {
-    /// See [`Self::table_bytes()`].
-    pub table_bytes: Option<u32>,
-    /// See [`Self::levels()`].
-    pub levels: Option<LevelOptions>,
-}
-
-/// Options of engine `splinter`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-#[must_use]
-pub struct SplinterOptions {
-    /// See [`Self::branch_bytes()`].
-    pub branch_bytes: Option<u32>,
-    /// See [`Self::fanout()`].
-    pub fanout: Option<u32>,
-    /// See [`Self::space_percent()`].
-    pub space_percent: Option<u32>,
-}
-
-/// The shape of the levels of engine `autumn`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-#[must_use]
-pub struct LevelOptions {
-    /// See [`Self::size_ratio()`].
-    pub size_ratio: u32,
-    /// See [`Self::scaling_percent()`].
-    pub scaling_percent: u32,
-    /// See [`Self::dynamic_sizes()`].
-    pub dynamic_sizes: bool,
-    /// See [`Self::allocate_filters_by_level()`].
-    pub allocate_filters_by_level: bool,
+    /// See [`EngineKind::Treeline`].
+    Treeline(TreelineOptions),
 }
 
 /// The options that may change while a keyspace is open
@@ -118,174 +79,13 @@ pub enum LiveOptions {
     SpacePercent(u32),
 }
 
-impl TurtleOptions {
-    /// Creates options with nothing chosen.
-    pub const fn new() -> Self {
-        Self { leaf_bytes: None, pivots_max: None }
-    }
-
-    /// Sets the size of a full leaf, in bytes (4 KiB to 8 MiB). The default is a 128th of the
-    /// keyspace's stored bytes, from 256 KiB to 2 MiB. The memory budget limits the size of new
-    /// leaves to a 128th of it, or 256 KiB if that is more.
-    ///
-    /// ```
-    /// # use chelonia::TurtleOptions;
-    /// let options = TurtleOptions::new().leaf_bytes(1 << 20);
-    /// assert_eq!(options.leaf_bytes, Some(1 << 20));
-    /// ```
-    pub const fn leaf_bytes(mut self, bytes: u32) -> Self {
-        self.leaf_bytes = Some(bytes);
-        self
-    }
-
-    /// Sets the maximum number of children of a tree node (4 to 64, 64 by default); small for tests
-    /// of deep trees.
-    #[cfg(any(test, feature = "internals"))]
-    pub const fn pivots_max(mut self, pivots: u32) -> Self {
-        self.pivots_max = Some(pivots);
-        self
-    }
-}
-
-impl AutumnOptions {
-    /// Creates options with nothing chosen.
-    pub const fn new() -> Self {
-        Self { table_bytes: None, levels: None }
-    }
-
-    /// Sets the size of a full table, in bytes (4 KiB to 8 MiB). The default is a 32nd of the
-    /// checkpoint distance, from 256 KiB to 2 MiB.
-    pub const fn table_bytes(mut self, bytes: u32) -> Self {
-        self.table_bytes = Some(bytes);
-        self
-    }
-
-    /// Sets the shape of the levels, which may be changed later ([`LiveOptions::Levels`]).
-    ///
-    /// ```
-    /// # use chelonia::{AutumnOptions, LevelOptions};
-    /// let options = AutumnOptions::new().table_bytes(1 << 20).levels(LevelOptions::new());
-    /// assert_eq!(options.table_bytes, Some(1 << 20));
-    /// assert_eq!(options.levels, Some(LevelOptions::default()));
-    /// ```
-    pub const fn levels(mut self, levels: LevelOptions) -> Self {
-        self.levels = Some(levels);
-        self
-    }
-}
-
-impl SplinterOptions {
-    /// Creates options with nothing chosen.
-    pub const fn new() -> Self {
-        Self { branch_bytes: None, fanout: None, space_percent: None }
-    }
-
-    /// Sets the size of a branch, in bytes (1 KiB to 256 MiB): a node moves its updates on when
-    /// they exceed `fanout` times as much, and a leaf is split when it has 3/4 of that. The default
-    /// is a 64th of the keyspace's stored bytes, from 1 MiB to 24 MiB.
-    pub const fn branch_bytes(mut self, bytes: u32) -> Self {
-        self.branch_bytes = Some(bytes);
-        self
-    }
-
-    /// Sets the maximum number of children of a trunk node (4 to 16, default 8).
-    ///
-    /// ```
-    /// # use chelonia::SplinterOptions;
-    /// let options = SplinterOptions::new().branch_bytes(8 << 20).fanout(16);
-    /// assert_eq!((options.branch_bytes, options.fanout), (Some(8 << 20), Some(16)));
-    /// ```
-    pub const fn fanout(mut self, children: u32) -> Self {
-        self.fanout = Some(children);
-        self
-    }
-
-    /// Sets the space above which a leaf is merged if all updates are of existing keys, in percent
-    /// of its merged branch (110 to 300, default 160): with less, the keyspace takes less space and
-    /// writes more. May be changed later ([`LiveOptions::SpacePercent`]). A small leaf may hold a
-    /// branch of updates all the same, or proportionally less below 160 percent; and updates that
-    /// have not reached a leaf yet take space, too. `docs/engines/splinter.md` has measurements.
-    ///
-    /// ```
-    /// # use chelonia::{EngineOptions, SplinterOptions};
-    /// let options = SplinterOptions::new().space_percent(130);
-    /// assert_eq!(options.space_percent, Some(130));
-    /// ```
-    pub const fn space_percent(mut self, percent: u32) -> Self {
-        self.space_percent = Some(percent);
-        self
-    }
-}
-
-impl LevelOptions {
-    /// Creates the default shape: size ratio 5, scaling 80 percent, capacities that do not depend
-    /// on the last level's current size, filters allocated by level.
-    pub const fn new() -> Self {
-        Self {
-            size_ratio: SIZE_RATIO_DEFAULT,
-            scaling_percent: SCALING_PERCENT_DEFAULT,
-            dynamic_sizes: false,
-            allocate_filters_by_level: true,
-        }
-    }
-
-    /// Sets the ratio between the sizes of the last two levels, `T` of the Autumn paper (2 to 32,
-    /// default 5).
-    pub const fn size_ratio(mut self, ratio: u32) -> Self {
-        self.size_ratio = ratio;
-        self
-    }
-
-    /// Sets the scaling of the size ratios in percent, 100 times `c` of the Autumn paper (20 to
-    /// 100, default 80): with each level further up, the ratio is divided by `c`. 100 gives every
-    /// level the same ratio.
-    pub const fn scaling_percent(mut self, percent: u32) -> Self {
-        self.scaling_percent = percent;
-        self
-    }
-
-    /// Sets whether the capacity of each level is a fraction of the current size of the last one;
-    /// otherwise it follows from the size ratio, the scaling and the checkpoint distance (default
-    /// false).
-    pub const fn dynamic_sizes(mut self, dynamic: bool) -> Self {
-        self.dynamic_sizes = dynamic;
-        self
-    }
-
-    /// Sets whether filter memory is divided between levels to minimize the expected reads;
-    /// otherwise every level has the same bits per key (default true).
-    ///
-    /// ```
-    /// # use chelonia::LevelOptions;
-    /// let levels = LevelOptions::new().size_ratio(10).scaling_percent(100);
-    /// let levels = levels.dynamic_sizes(true).allocate_filters_by_level(false);
-    /// assert_eq!((levels.size_ratio, levels.scaling_percent), (10, 100));
-    /// assert_eq!((levels.dynamic_sizes, levels.allocate_filters_by_level), (true, false));
-    /// ```
-    pub const fn allocate_filters_by_level(mut self, by_level: bool) -> Self {
-        self.allocate_filters_by_level = by_level;
-        self
-    }
-
-    fn check(&self) -> Result<()> {
-        let ratios = SIZE_RATIO_MIN..=SIZE_RATIO_MAX;
-        check_range("size_ratio", self.size_ratio, &ratios)?;
-        check_range("scaling_percent", self.scaling_percent, &(SCALING_PERCENT_MIN..=100))
-    }
-}
-
-impl Default for LevelOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl From<EngineKind> for EngineOptions {
     fn from(kind: EngineKind) -> Self {
         match kind {
             EngineKind::Turtle => Self::Turtle(TurtleOptions::new()),
             EngineKind::Autumn => Self::Autumn(AutumnOptions::new()),
             EngineKind::Splinter => Self::Splinter(SplinterOptions::new()),
+            EngineKind::Treeline => Self::Treeline(TreelineOptions::new()),
         }
     }
 }
@@ -308,6 +108,12 @@ impl From<SplinterOptions> for EngineOptions {
     }
 }
 
+impl From<TreelineOptions> for EngineOptions {
+    fn from(options: TreelineOptions) -> Self {
+        Self::Treeline(options)
+    }
+}
+
 impl From<LevelOptions> for LiveOptions {
     fn from(levels: LevelOptions) -> Self {
         Self::Levels(levels)
@@ -322,6 +128,7 @@ impl EngineOptions {
             Self::Turtle(_) => EngineKind::Turtle,
             Self::Autumn(_) => EngineKind::Autumn,
             Self::Splinter(_) => EngineKind::Splinter,
+            Self::Treeline(_) => EngineKind::Treeline,
         }
     }
 
@@ -338,6 +145,7 @@ impl EngineOptions {
             EngineKind::Splinter => {
                 Self::Splinter(SplinterOptions::new().branch_bytes(leaf_bytes / 4).fanout(4))
             }
+            EngineKind::Treeline => Self::Treeline(TreelineOptions::new().group_pages(4)),
         }
     }
 
@@ -353,7 +161,7 @@ impl EngineOptions {
     #[must_use]
     pub const fn levels(&self) -> Option<LevelOptions> {
         match self {
-            Self::Turtle(_) | Self::Splinter(_) => None,
+            Self::Turtle(_) | Self::Splinter(_) | Self::Treeline(_) => None,
             Self::Autumn(options) => options.levels,
         }
     }
@@ -377,6 +185,10 @@ impl EngineOptions {
                 within("fanout", options.fanout, &FANOUT)?;
                 within("space_percent", options.space_percent, &SPACE_PERCENT)
             }
+            Self::Treeline(options) => {
+                within("group_pages", options.group_pages, &GROUP_PAGES)?;
+                within("fill_percent", options.fill_percent, &FILL_PERCENT)
+            }
         }
     }
 
@@ -395,6 +207,11 @@ impl EngineOptions {
                 let fanout = Some(fanout.unwrap_or(FANOUT_DEFAULT));
                 let space_percent = Some(space_percent.unwrap_or(SPACE_PERCENT_DEFAULT));
                 Self::Splinter(SplinterOptions { branch_bytes, fanout, space_percent })
+            }
+            Self::Treeline(TreelineOptions { group_pages, fill_percent }) => {
+                let group_pages = Some(group_pages.unwrap_or(GROUP_PAGES_DEFAULT));
+                let fill_percent = Some(fill_percent.unwrap_or(FILL_PERCENT_DEFAULT));
+                Self::Treeline(TreelineOptions { group_pages, fill_percent })
             }
         }
     }
@@ -419,6 +236,10 @@ impl EngineOptions {
                 of("branch_bytes", asked.branch_bytes, stored.branch_bytes)
                     .or_else(|| of("fanout", asked.fanout, stored.fanout))
             }
+            (Self::Treeline(stored), Self::Treeline(asked)) => {
+                of("group_pages", asked.group_pages, stored.group_pages)
+                    .or_else(|| of("fill_percent", asked.fill_percent, stored.fill_percent))
+            }
             (stored, asked) => {
                 let (stored, asked) = (stored.kind().name(), asked.kind().name());
                 Some(format!("engine is {stored} and cannot be changed to {asked}"))
@@ -429,7 +250,7 @@ impl EngineOptions {
     /// Returns the live options that `self` chooses.
     pub(crate) fn live(&self) -> Option<LiveOptions> {
         match self {
-            Self::Turtle(_) => None,
+            Self::Turtle(_) | Self::Treeline(_) => None,
             Self::Autumn(options) => options.levels.map(LiveOptions::Levels),
             Self::Splinter(options) => options.space_percent.map(LiveOptions::SpacePercent),
         }

@@ -14,6 +14,7 @@ use crate::storage::Storage;
 
 pub mod autumn;
 pub mod splinter;
+pub mod treeline;
 pub mod turtle;
 
 /// Context for opening an engine: its storage and its options.
@@ -45,6 +46,10 @@ pub fn open(context: &EngineContext, root: Option<&[u8]>) -> Result<Arc<dyn Engi
             let config = splinter::SplinterConfig::new(options, *run);
             Ok(Arc::new(splinter::Splinter::open(storage, config, root)?))
         }
+        EngineOptions::Treeline(options) => {
+            let config = treeline::TreelineConfig::new(options, *run, *checkpoint_distance);
+            Ok(Arc::new(treeline::Treeline::open(storage, config, root)?))
+        }
     }
 }
 
@@ -54,6 +59,7 @@ pub fn decode_root(kind: EngineKind, bytes: &[u8]) -> Result<()> {
     match kind {
         EngineKind::Turtle | EngineKind::Splinter => buffer_tree::decode_root(bytes),
         EngineKind::Autumn => autumn::decode_root(bytes),
+        EngineKind::Treeline => treeline::decode_root(bytes),
     }
 }
 
@@ -65,5 +71,6 @@ pub fn decode_structure(kind: EngineKind, bytes: &[u8], storage: &Arc<Storage>) 
             buffer_tree::decode_structure(bytes, storage);
         }
         EngineKind::Autumn => autumn::decode_structure(bytes, storage),
+        EngineKind::Treeline => treeline::decode_structure(bytes, storage),
     }
 }

@@ -74,6 +74,10 @@ fn options(keyspace: &KeyspaceCore, out: &mut dyn DumpVisitor) -> Result<()> {
             ("fanout", DumpField::number(options.fanout.map(u64::from))),
             ("space_percent", DumpField::number(options.space_percent.map(u64::from))),
         ]),
+        EngineOptions::Treeline(options) => fields.extend([
+            ("group_pages", DumpField::number(options.group_pages.map(u64::from))),
+            ("fill_percent", DumpField::number(options.fill_percent.map(u64::from))),
+        ]),
         EngineOptions::Autumn(options) => {
             let LevelOptions {
                 size_ratio,

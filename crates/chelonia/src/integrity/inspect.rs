@@ -40,7 +40,9 @@ impl Core {
         reachable += self.storage.spare_extent().map_or(0, |extent| u64::from(extent.blocks));
         for keyspace in self.all_keyspaces() {
             keyspace.engine.version().extents(&mut |owned| {
-                reachable += u64::from(owned.extent.blocks);
+                if owned.is_allocated() {
+                    reachable += u64::from(owned.extent.blocks);
+                }
                 Ok(())
             })?;
         }
@@ -60,7 +62,9 @@ impl Core {
         }
         for keyspace in self.all_keyspaces() {
             keyspace.engine.version().extents(&mut |owned| {
-                extents.push((owned.extent.start.0, owned.extent.blocks, owned.generation.0));
+                if owned.is_sealed() {
+                    extents.push((owned.extent.start.0, owned.extent.blocks, owned.generation.0));
+                }
                 Ok(())
             })?;
         }

@@ -120,7 +120,7 @@ impl Core {
         state.next = leg.end;
         let mut waiting = Vec::new();
         let unread = self.walk_newest(&mut |owned| {
-            if leg.contains(&owned.extent.start.0) {
+            if owned.is_sealed() && leg.contains(&owned.extent.start.0) {
                 waiting.push(owned);
             }
         });

@@ -23,15 +23,17 @@
 //!
 //! After an error the merge must not be used any further. A merge belongs to one thread.
 //!
-//! `updates` makes a stream of a memtable.
+//! `updates` makes a stream of a memtable; `neighbours` chooses sequences that are worth a merge.
 
 use crate::base::error::Result;
 use crate::base::keys::{Direction, head64};
 use crate::base::stream::{SortedStream, Update};
 use std::cmp::Ordering;
 
+mod neighbours;
 mod updates;
 
+pub use neighbours::small_neighbours;
 pub use updates::UpdatesStream;
 
 #[cfg(test)]
@@ -94,6 +96,12 @@ impl<S: SortedStream> Merge<S> {
     #[must_use]
     pub fn passed_over(&self) -> PassedOver {
         self.passed_over
+    }
+
+    /// The sources, newest first.
+    #[must_use]
+    pub fn sources(&self) -> &[S] {
+        &self.sources
     }
 
     /// Returns the sources.

@@ -3,8 +3,8 @@
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::engine::{
-    AutumnOptions, EngineKind, EngineOptions, LevelOptions, PIVOTS_MAX, SplinterOptions,
-    TurtleOptions,
+    AutumnOptions, EngineKind, EngineOptions, FILL_PERCENT_DEFAULT, GROUP_PAGES_DEFAULT,
+    LevelOptions, PIVOTS_MAX, SplinterOptions, TreelineOptions, TurtleOptions,
 };
 use crate::engines::EngineContext;
 use crate::filters::FilterKind;
@@ -50,8 +50,8 @@ impl KeyspaceOptions {
     }
 
     /// Sets the engine: an [`EngineKind`], or the options of an engine
-    /// ([`crate::TurtleOptions`], [`crate::AutumnOptions`], [`crate::SplinterOptions`]). The engine
-    /// is fixed when the keyspace is created.
+    /// ([`crate::TurtleOptions`], [`crate::AutumnOptions`], [`crate::SplinterOptions`],
+    /// [`crate::TreelineOptions`]). The engine is fixed when the keyspace is created.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -183,12 +183,13 @@ impl KeyspaceOptions {
 /// The stored options of a keyspace, as in the catalog.
 ///
 /// ```text
-/// varint  version of this layout: 1, 2 for an engine with levels, 3 for `space_percent`
+/// varint  version of this layout: 1, 2 for an engine with levels, 3 for `space_percent`, 4 for
+///         an engine with pages
 /// varint  engine number
 /// varint  filter number
 /// varint  filter bits per key
-/// varint  bytes of a leaf, table or branch, 0 for "automatic"
-/// varint  maximum number of pivots of a node; unused in layout 2
+/// varint  bytes of a leaf, table or branch, 0 for "automatic"; unused in layout 4
+/// varint  maximum number of pivots of a node; unused in layouts 2 and 4
 /// varint  checkpoint distance in bytes, 0 for "follows the memory budget"
 ///         layout 2 continues:
 /// varint  size ratio of the last two levels
@@ -196,6 +197,9 @@ impl KeyspaceOptions {
 /// varint  bit 0: dynamic sizes; bit 1: filters are allocated by level
 ///         layout 3 continues after the checkpoint distance:
 /// varint  space of a leaf of splinter, in percent; 160 in layout 1
+///         layout 4 continues after the checkpoint distance:
+/// varint  pages of a group
+/// varint  filled part of a new page, in percent
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StoredOptions {
@@ -212,6 +216,8 @@ const LAYOUT: u64 = 1;
 const LAYOUT_LEVELS: u64 = 2;
 /// See [`LAYOUT`].
 const LAYOUT_SPACE: u64 = 3;
+/// See [`LAYOUT`].
+const LAYOUT_PAGES: u64 = 4;
 
 /// Space of a leaf of engine splinter in layout 1, in percent. The default may change, this not.
 const SPACE_PERCENT_OF_LAYOUT: u32 = 160;
@@ -241,6 +247,7 @@ impl StoredOptions {
                 let layout = if space == SPACE_PERCENT_OF_LAYOUT { LAYOUT } else { LAYOUT_SPACE };
                 (layout, options.branch_bytes, options.fanout)
             }
+            EngineOptions::Treeline(_) => (LAYOUT_PAGES, None, None),
         };
         let mut out = Vec::new();
         for value in [
@@ -262,6 +269,10 @@ impl StoredOptions {
                 let space = options.space_percent.unwrap_or(SPACE_PERCENT_OF_LAYOUT);
                 put_varint(&mut out, space.into());
             }
+            EngineOptions::Treeline(TreelineOptions { group_pages, fill_percent }) => {
+                put_varint(&mut out, group_pages.unwrap_or(GROUP_PAGES_DEFAULT).into());
+                put_varint(&mut out, fill_percent.unwrap_or(FILL_PERCENT_DEFAULT).into());
+            }
             EngineOptions::Turtle(_) | EngineOptions::Splinter(_) => {}
         }
         out
@@ -270,7 +281,7 @@ impl StoredOptions {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut decoder = Decoder::new(bytes, "keyspace options");
         let layout = decoder.varint()?;
-        if layout > LAYOUT_SPACE {
+        if layout > LAYOUT_PAGES {
             let text = format!("the options of a keyspace are of a newer layout, {layout}");
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
@@ -293,25 +304,32 @@ impl StoredOptions {
         let leaf_bytes = Some(decoder.varint_u32()?).filter(|bytes| *bytes != 0);
         let pivots_max = decoder.varint_u32()?;
         let checkpoint_distance = Some(decoder.varint()?).filter(|bytes| *bytes != 0);
-        let (levels, space_percent) = match layout {
-            LAYOUT_LEVELS => (Some(take_levels(&mut decoder)?), None),
-            LAYOUT_SPACE => (None, Some(decoder.varint_u32()?)),
-            _ => (None, None),
-        };
+        let (mut levels, mut space_percent, mut pages) = (None, None, None);
+        match layout {
+            LAYOUT_LEVELS => levels = Some(take_levels(&mut decoder)?),
+            LAYOUT_SPACE => space_percent = Some(decoder.varint_u32()?),
+            LAYOUT_PAGES => pages = Some((decoder.varint_u32()?, decoder.varint_u32()?)),
+            _ => {}
+        }
         decoder.finish()?;
         let out_of_range = || decoder.damaged("a number is out of its range");
-        let engine = match (engine, levels, space_percent) {
-            (EngineKind::Turtle, None, None) => {
+        let engine = match (engine, levels, space_percent, pages) {
+            (EngineKind::Turtle, None, None, None) => {
                 EngineOptions::Turtle(TurtleOptions { leaf_bytes, pivots_max: Some(pivots_max) })
             }
-            (EngineKind::Autumn, Some(_), None) if pivots_max == PIVOTS_MAX => {
+            (EngineKind::Autumn, Some(_), None, None) if pivots_max == PIVOTS_MAX => {
                 EngineOptions::Autumn(AutumnOptions { table_bytes: leaf_bytes, levels })
             }
-            (EngineKind::Splinter, None, space) => EngineOptions::Splinter(SplinterOptions {
+            (EngineKind::Splinter, None, space, None) => EngineOptions::Splinter(SplinterOptions {
                 branch_bytes: leaf_bytes,
                 fanout: Some(pivots_max),
                 space_percent: Some(space.unwrap_or(SPACE_PERCENT_OF_LAYOUT)),
             }),
+            (EngineKind::Treeline, None, None, Some((pages, fill)))
+                if pivots_max == PIVOTS_MAX && leaf_bytes.is_none() =>
+            {
+                TreelineOptions::new().group_pages(pages).fill_percent(fill).into()
+            }
             _ => return Err(out_of_range()),
         };
         if engine.check().is_err() || !FILTER_BITS.contains(&filter_bits_per_key) {
@@ -369,7 +387,10 @@ mod tests {
         assert_eq!(StoredOptions::decode(&lacking).err().unwrap().kind(), ErrorKind::Corrupt);
         let mut bytes = stored.encode();
         assert_eq!(StoredOptions::decode(&bytes).unwrap(), stored);
-        for (layout, kind) in [(LAYOUT_SPACE + 1, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)]
+        let engine = TreelineOptions::new().group_pages(4).fill_percent(70).into();
+        let paged = StoredOptions { engine, ..stored.clone() };
+        assert_eq!(StoredOptions::decode(&paged.encode()).unwrap(), paged);
+        for (layout, kind) in [(LAYOUT_PAGES + 1, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)]
         {
             bytes[0] = u8::try_from(layout).unwrap();
             assert_eq!(StoredOptions::decode(&bytes).err().unwrap().kind(), kind);

@@ -274,7 +274,10 @@ fn open_keyspaces(core: &Arc<Core>, catalog: Catalog) -> Result<()> {
         let name = entry.name.clone();
         let keyspace = open_keyspace(core, entry)?;
         let version = keyspace.current_view().version.clone();
-        version.version().extents(&mut |owned| core.storage.mark_used(owned.extent))?;
+        version.version().extents(&mut |owned| match owned.is_allocated() {
+            true => core.storage.mark_used(owned.extent),
+            false => Ok(()),
+        })?;
         let absorbed = keyspace.latest.lock().absorbed;
         durable.insert(keyspace.id, DurableVersion { version: version.as_root(), absorbed });
         core.keyspaces.write().insert(name, keyspace);

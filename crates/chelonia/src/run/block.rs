@@ -77,7 +77,7 @@ pub(in crate::run) const KIND: usize = 8;
 pub(in crate::run) const SPAN: usize = 9;
 pub(in crate::run) const COUNT: usize = 10;
 /// Offset of the part number in a further block of a span (the place of the count in a head).
-pub(in crate::run) const PART: usize = 10;
+pub const PART: usize = 10;
 pub(in crate::run) const PREFIX_LEN: usize = 12;
 pub(in crate::run) const USED: usize = 14;
 pub(in crate::run) const HEADS: usize = BLOCK_HEADER_BYTES;

@@ -41,11 +41,11 @@ mod read;
 mod reference;
 mod totals;
 
-pub use build::{RunBuilder, RunOptions, WasCached};
+pub use build::{Added, BlockBuilder, RunBuilder, RunOptions, WasCached};
 pub use opened::OpenRuns;
 pub use read::{
     Candidate, Candidates, FilterState, RangesStream, Run, RunCursor, RunFilter, RunHit, RunPart,
-    RunStream, find_many, find_newest, first_blocks,
+    RunStream, Steps, find_many, find_newest, first_blocks, scan_blocks_max,
 };
 pub use reference::RunRef;
 pub use totals::{Totals, weight};

@@ -271,7 +271,11 @@ impl KeyspaceCore {
             extents.push(owned);
             Ok(())
         });
-        let found = extents.iter().map(|owned| owned.extent.bytes()).sum();
+        let found = extents
+            .iter()
+            .filter(|owned| owned.is_allocated())
+            .map(|owned| owned.extent.bytes())
+            .sum();
         let hidden = self.engine.stats().disk_bytes.saturating_sub(found);
         for buffer in view.buffers.iter().rev() {
             let flushed = buffer.memtable.sorted(&cuts);

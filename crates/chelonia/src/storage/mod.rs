@@ -12,6 +12,7 @@
 //! | `extents`, `space` | free space; allocation of extents, growing and shrinking the file |
 //! | `cache` | verified blocks in memory |
 //! | `large` | values in extents of their own |
+//! | `slots` | slots of page groups that older versions still need |
 //! | `quota` | how much of the free space a piece of engine work may allocate |
 //! | `checkpoint` | making a new state durable |
 //!
@@ -39,11 +40,12 @@ pub mod extents;
 pub mod io;
 mod large;
 pub mod quota;
+mod slots;
 pub mod space;
 
 use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{Extent, Generation};
+use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::memory::budget::{Budget, Use};
 use crate::memory::epoch::Epochs;
@@ -57,6 +59,7 @@ use data_file::superblock::{Found, OPENS_MAX, Superblock, Superblocks};
 use data_file::{DataFile, DataFileStats};
 use io::{Access, Directory, File, IoFacts, LockGuard, OpenMode};
 use quota::{Quota, Quotas};
+use slots::HeldSlots;
 use space::Space;
 pub use space::{Allocation, SpaceStats};
 
@@ -76,6 +79,7 @@ pub struct Storage {
     /// The extent of the previous catalog, kept for the next one.
     spare: Mutex<Option<Extent>>,
     quotas: Quotas,
+    held_slots: HeldSlots,
 }
 
 /// The result of [`Storage::open`].
@@ -201,6 +205,7 @@ impl Storage {
             root: Mutex::new(superblocks),
             spare: Mutex::new(None),
             quotas: Quotas::default(),
+            held_slots: HeldSlots::new(budget),
         });
         Ok(Opened { storage, superblock, catalog })
     }
@@ -296,6 +301,30 @@ impl Storage {
         self.space.lock().newest_generation()
     }
 
+    /// A generation for blocks that are written again within an extent of the caller: no block was
+    /// ever sealed with it.
+    pub fn new_generation(&self) -> Result<Generation> {
+        self.space.lock().new_generation()
+    }
+
+    /// Holds the slots of pages that the newest version has lost; [`Storage::release_slot`] ends
+    /// that.
+    pub fn hold_slots(&self, pages: impl Iterator<Item = (BlockNo, Generation)>) {
+        self.held_slots.hold(pages);
+    }
+
+    /// Ends the hold of a lost page.
+    pub fn release_slot(&self, slot: BlockNo, generation: Generation) {
+        self.held_slots.release(slot, generation);
+    }
+
+    /// Returns those of `slots` (first blocks, of pages that the newest version does not have) that
+    /// may be overwritten: none in a file that only a scratch file continues.
+    pub fn writable_slots(&self, slots: impl Iterator<Item = BlockNo>) -> Vec<BlockNo> {
+        let sealed_end = self.space.lock().sealed_end();
+        self.held_slots.free_of(slots.filter(|slot| *slot >= sealed_end))
+    }
+
     /// Marks an extent that a root of the catalog refers to as used: after open, before the first
     /// allocation. Extents that overlap or lie outside the file are corruption.
     pub fn mark_used(&self, extent: Extent) -> Result<()> {
@@ -350,6 +379,12 @@ impl Storage {
         entry_blocks: u32,
     ) -> CachedExtent {
         self.cache.extent(extent, generation, entry_blocks)
+    }
+
+    /// An extent whose blocks are written again, each with a generation of its own.
+    #[must_use]
+    pub fn rewritable(&self, extent: Extent, generation: Generation) -> CachedExtent {
+        self.cache.rewritable_extent(extent, generation)
     }
 
     /// Copies blocks of several extents, in the order requested; missing blocks are read together.

@@ -213,6 +213,21 @@ impl Space {
         Ok(Allocation { extent: kept, generation: self.newest_generation() })
     }
 
+    /// A generation that no block was sealed with, for blocks that are written again within an
+    /// extent.
+    pub fn new_generation(&mut self) -> Result<Generation> {
+        if self.allocations >> COUNTER_BITS != 0 {
+            return Err(Error::internal("generations exhausted"));
+        }
+        self.allocations += 1;
+        Ok(self.newest_generation())
+    }
+
+    /// The first block that may be written: blocks below it are sealed.
+    pub fn sealed_end(&self) -> BlockNo {
+        BlockNo(self.sealed_end)
+    }
+
     /// The generation of the last allocation, or of this open if there was none yet.
     pub fn newest_generation(&self) -> Generation {
         Generation((u64::from(self.opens) << COUNTER_BITS) | self.allocations)

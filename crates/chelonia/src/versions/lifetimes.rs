@@ -194,7 +194,7 @@ impl Lifetimes {
             state.lost_bytes += extent.extent.bytes();
             let lost = Lost { generation: extent.generation, by, extent };
             let last = state.held.range_mut(..by).next_back();
-            match last.map(|(_, keeper)| keeper.waiting(extent.large_value)) {
+            match last.map(|(_, keeper)| keeper.waiting(extent.is_large_value())) {
                 // An extent that it does not see also waits for its release, or for that of the
                 // durable root: nothing is freed before the new version is in place.
                 Some(waiting) => waiting.extents.push(lost),
@@ -248,7 +248,7 @@ impl Lifetimes {
     /// to it.
     fn let_go(&self, state: &mut State, lost: &Lost) {
         let oldest_root = state.roots.keys().next();
-        if lost.extent.large_value && oldest_root.is_some_and(|root| *root < lost.by) {
+        if lost.extent.is_large_value() && oldest_root.is_some_and(|root| *root < lost.by) {
             state.behind_roots.entry(lost.by).or_default().push(lost.extent);
         } else {
             self.free(state, lost.extent);
@@ -258,7 +258,7 @@ impl Lifetimes {
     fn free(&self, state: &mut State, extent: OwnedExtent) {
         state.lost -= 1;
         state.lost_bytes -= extent.extent.bytes();
-        self.storage.free_unreachable(extent.extent);
+        extent.release(&self.storage);
     }
 
     fn release_root(&self, number: u64) {
@@ -359,7 +359,7 @@ impl Drop for Held {
 mod tests {
     use super::*;
     use crate::base::stream::LargeRef;
-    use crate::engine::{Engine, TurtleOptions};
+    use crate::engine::{Engine, ExtentKind, TurtleOptions};
     use crate::engines::{self, EngineContext};
     use crate::run::RunOptions;
     use crate::runtime::rng::Rng;
@@ -403,7 +403,9 @@ mod tests {
                     let byte = rng.below(256).to_le_bytes()[0];
                     let large = storage.write_large(&[byte; 5_000]).unwrap();
                     let mut owned = OwnedExtent::from(&large);
-                    owned.large_value = rng.below(2) == 0;
+                    let is_large = rng.below(2) == 0;
+                    owned.kind =
+                        if is_large { ExtentKind::LargeValue } else { ExtentKind::Structure };
                     alive.push(Known { large, owned, byte, born: version, lost_by: u64::MAX });
                 }
                 let mut gone = Vec::new();

@@ -178,6 +178,7 @@ impl Scene {
             Marker::Diamond => regular(at, size * 1.25, 4, 0.0),
             Marker::Wedge => regular(at, size * 1.25, 3, PI),
             Marker::Pointer => regular(at, size * 1.25, 3, PI / 2.0),
+            Marker::Leftward => regular(at, size * 1.25, 3, -PI / 2.0),
             Marker::Pentagon => regular(at, size * 1.15, 5, 0.0),
             Marker::Hexagon => regular(at, size * 1.1, 6, 0.0),
             Marker::Cross => {

@@ -59,6 +59,8 @@ pub enum Marker {
     Wedge,
     /// A triangle that points to the right.
     Pointer,
+    /// A triangle that points to the left.
+    Leftward,
     /// Two crossed strokes.
     Cross,
     /// Five corners.
@@ -81,10 +83,11 @@ pub struct Look {
 }
 
 /// Stores that have a colour of their own. Engines of ours that come later take the rest.
-const STORES: [(&str, Color, Marker); 9] = [
+const STORES: [(&str, Color, Marker); 10] = [
     ("turtle", Color(0x00, 0x72, 0xb2), Marker::Circle),
     ("autumn", Color(0x88, 0x22, 0x55), Marker::Hexagon),
     ("splinter", Color(0x33, 0x22, 0x88), Marker::Pointer),
+    ("treeline", Color(0x11, 0x77, 0x33), Marker::Leftward),
     ("rocksdb", Color(0xd5, 0x5e, 0x00), Marker::Square),
     ("wiredtiger", Color(0x00, 0x9e, 0x73), Marker::Triangle),
     ("lmdb", Color(0xcc, 0x79, 0xa7), Marker::Diamond),
@@ -94,7 +97,7 @@ const STORES: [(&str, Color, Marker); 9] = [
 ];
 
 const OTHERS: [(Color, Marker); 2] =
-    [(Color(0x99, 0x99, 0x33), Marker::Triangle), (Color(0x11, 0x77, 0x33), Marker::Square)];
+    [(Color(0x99, 0x99, 0x33), Marker::Triangle), (Color(0xaa, 0x44, 0x99), Marker::Square)];
 
 /// The look of a store.
 pub fn store(name: &str) -> Look {

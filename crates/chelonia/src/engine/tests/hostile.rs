@@ -200,7 +200,8 @@ fn every_damaged_block_is_found<E: Tried>(options: E::Options) {
     let mut rng = Rng::new(4);
     let world = grown::<E>(options, &mut rng);
     let blob = world.tree.root().unwrap();
-    for owned in world.owned.iter().step_by(3) {
+    // Slots without a page may hold anything.
+    for owned in world.owned.iter().filter(|owned| owned.is_sealed()).step_by(3) {
         let block = owned.extent.start.0 + rng.below(u64::from(owned.extent.blocks));
         let place = block * 4096 + rng.below(4096);
         flip(&world, place);

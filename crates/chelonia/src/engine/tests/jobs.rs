@@ -26,7 +26,8 @@ pub fn work(workers: &Workers) -> Work<'_> {
 
 /// Bytes that nothing refers to: what is in use beside the newest version. No version is held.
 fn leaked<E: Tried>(world: &World<E>) -> u64 {
-    let owned: u64 = world.owned.iter().map(|owned| u64::from(owned.extent.blocks)).sum();
+    let allocated = world.owned.iter().filter(|owned| owned.is_allocated());
+    let owned: u64 = allocated.map(|owned| u64::from(owned.extent.blocks)).sum();
     world.storage.stats().space.used_blocks - owned
 }
 

@@ -222,7 +222,7 @@ impl<E: Tried> World<E> {
         let is_damaged = self.is_damaged;
         let next = if is_damaged { expected.clone() } else { extents_of(&*absorbed.version) };
         assert_eq!(expected, next, "gained and lost are the difference");
-        for owned in absorbed.gained.iter().filter(|owned| owned.large_value) {
+        for owned in absorbed.gained.iter().filter(|owned| owned.is_large_value()) {
             assert!(large_came(owned), "large values come with updates");
         }
         self.owned = next;
@@ -245,7 +245,10 @@ impl<E: Tried> World<E> {
         let storage = Arc::clone(&self.storage);
         self.waiting.retain(|(number, owned)| {
             if *number <= oldest {
-                storage.free(owned.extent).unwrap();
+                match owned.is_allocated() {
+                    true => storage.free(owned.extent).unwrap(),
+                    false => owned.release(&storage),
+                }
                 return false;
             }
             true
@@ -272,7 +275,8 @@ impl<E: Tried> World<E> {
         version.verify(&mut report).unwrap();
         assert!(report.findings.is_empty(), "{:?}", report.findings);
         let stats = self.tree.stats();
-        let blocks: u64 = self.owned.iter().map(|owned| u64::from(owned.extent.blocks)).sum();
+        let allocated = self.owned.iter().filter(|owned| owned.is_allocated());
+        let blocks: u64 = allocated.map(|owned| u64::from(owned.extent.blocks)).sum();
         assert_eq!(stats.disk_bytes, blocks * 4096);
         assert_eq!(self.owned, extents_of(&*version));
     }

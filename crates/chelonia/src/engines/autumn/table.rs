@@ -136,12 +136,12 @@ impl Table {
 
 /// Returns the extent of a run as an [`OwnedExtent`].
 pub(super) fn owned_run(reference: &RunRef) -> OwnedExtent {
-    OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
+    OwnedExtent::structure(reference.extent, reference.generation)
 }
 
 /// Returns the extent of a node as an [`OwnedExtent`].
 pub(super) fn owned_node(reference: NodeRef) -> OwnedExtent {
-    OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
+    OwnedExtent::structure(reference.extent, reference.generation)
 }
 
 /// Neighbouring tables of one sequence.

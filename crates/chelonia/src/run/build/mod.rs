@@ -19,6 +19,7 @@ mod sorted;
 mod warm;
 
 use blocks::Blocks;
+pub use sorted::{Added, BlockBuilder};
 pub use warm::WasCached;
 
 use crate::base::error::{Error, Result};
@@ -30,7 +31,6 @@ use crate::filters::{FilterKind, FilterSpec};
 use crate::memory::budget::{Charge, Use};
 use crate::run::block::EntryKind;
 use crate::run::build::index::IndexBuilder;
-use crate::run::build::sorted::{Added, BlockBuilder};
 use crate::run::large_list;
 use crate::run::read::Run;
 use crate::run::reference::RunRef;

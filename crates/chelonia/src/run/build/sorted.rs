@@ -173,6 +173,46 @@ impl BlockBuilder {
         if !self.has_space(sizes, key.len(), payload.len()) {
             return Ok(Added::Full);
         }
+        self.push(sizes, key, kind, payload).map(|()| Added::Fits)
+    }
+
+    /// Adds an entry if the span then takes at most `blocks` blocks, and `bytes_max` bytes in them.
+    /// Keys must ascend.
+    pub fn add_within(
+        &mut self,
+        (blocks, bytes_max): (usize, usize),
+        key: &[u8],
+        kind: EntryKind,
+        payload: &[u8],
+    ) -> Result<Added> {
+        let sizes = self.sizes_with(key, kind, payload.len());
+        let (grown, bytes) = sizes.span();
+        if grown > blocks || bytes > bytes_max || sizes.count > ENTRIES_MAX {
+            return Ok(Added::Full);
+        }
+        self.push(sizes, key, kind, payload).map(|()| Added::Fits)
+    }
+
+    /// Number of blocks of a span of this one entry.
+    #[must_use]
+    pub fn blocks_alone(key_len: usize, payload_len: usize) -> usize {
+        Sizes::of_one(key_len, payload_len).span().0
+    }
+
+    /// Number of bytes of the collected entries when laid out, without headers.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        if self.entries.is_empty() { 0 } else { self.sizes.span().1 }
+    }
+
+    /// True if nothing was collected.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    #[inline]
+    fn push(&mut self, sizes: Sizes, key: &[u8], kind: EntryKind, payload: &[u8]) -> Result<()> {
         let too_large = || Error::internal("an entry of a run exceeds its size limit");
         let start = u32::try_from(self.bytes.len()).map_err(|_| too_large())?;
         let key_len = u32::try_from(key.len()).map_err(|_| too_large())?;
@@ -181,7 +221,7 @@ impl BlockBuilder {
         self.bytes.extend_from_slice(payload);
         self.entries.push(Waiting { start, key_len, payload_len, kind });
         self.sizes = sizes;
-        Ok(Added::Fits)
+        Ok(())
     }
 
     /// The sizes with one more entry.

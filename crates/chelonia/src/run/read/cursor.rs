@@ -17,6 +17,8 @@
 
 mod window;
 
+pub use window::blocks_max as scan_blocks_max;
+
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES;

@@ -13,10 +13,11 @@ mod stream;
 mod verify;
 
 pub use candidates::{Candidate, Candidates, find_newest};
-pub use cursor::{RunCursor, first_blocks};
+pub use cursor::{RunCursor, first_blocks, scan_blocks_max};
 pub use filter::{FilterState, RunFilter};
 pub use lookup::{Run, RunHit};
 pub use ranges::RangesStream;
 pub use rounds::find_many;
 pub use salvage::RunPart;
+pub use steps::Steps;
 pub use stream::RunStream;

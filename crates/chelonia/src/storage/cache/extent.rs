@@ -22,7 +22,7 @@ use crate::base::limits::BLOCK_BYTES;
 use crate::memory::budget::{Charge, Use};
 use crate::memory::epoch::Guard;
 use crate::memory::split::{Presence, Side};
-use crate::runtime::sync::{Arc, AtomicU32, Ordering};
+use crate::runtime::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 use crate::storage::block::DATA_FILE;
 use crate::storage::io::AlignedBuffer;
 use std::ops::Deref;
@@ -74,6 +74,8 @@ pub struct CachedExtent {
     pub(super) blocks: CachedBlocks,
     pub(super) extent: Extent,
     pub(super) generation: Generation,
+    /// The generation of each block, if blocks are written again.
+    own_generations: Option<Box<[AtomicU64]>>,
     /// The number of its blocks that hold entries, from the first on.
     entry_blocks: u32,
     _charge: Charge,
@@ -89,7 +91,40 @@ impl CachedExtent {
     ) -> Self {
         let slots: Slots = (0..extent.blocks).map(|_| AtomicU32::new(0)).collect();
         let blocks = CachedBlocks { cache, slots };
-        Self { blocks, extent, generation, entry_blocks, _charge: charge }
+        let own_generations = None;
+        Self { blocks, extent, generation, own_generations, entry_blocks, _charge: charge }
+    }
+
+    /// Gives each block a generation of its own, at first that of the extent. Neighbors of a block
+    /// are then not read with it: they may be of another time.
+    pub(super) fn with_own_generations(mut self) -> Self {
+        let generations = (0..self.extent.blocks).map(|_| AtomicU64::new(self.generation.0));
+        self.own_generations = Some(generations.collect());
+        self.entry_blocks = 0;
+        self
+    }
+
+    /// The generation that block `index` is sealed with.
+    #[must_use]
+    pub fn generation_of(&self, index: u32) -> Generation {
+        let own = self.own_generations.as_ref().and_then(|own| own.get(index as usize));
+        own.map_or(self.generation, |own| Generation(own.load(Ordering::Relaxed)))
+    }
+
+    /// Sets the generation of block `index`. Call it before any version that refers to the block
+    /// is published; only for extents whose blocks have generations of their own.
+    pub fn set_generation(&self, index: u32, generation: Generation) {
+        if let Some(own) = self.own_generations.as_ref().and_then(|own| own.get(index as usize)) {
+            own.store(generation.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets the cached content of block `index`, which is about to be written again: no version
+    /// that is held refers to it.
+    pub fn forget(&self, index: u32) {
+        if let Some(slot) = self.slots().get(index as usize..=index as usize) {
+            self.cache().state.lock().detach(slot);
+        }
     }
 
     /// Its cached blocks, for a holder on the lookup path.
@@ -120,7 +155,7 @@ impl CachedExtent {
     pub fn peek<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
         let block = self.blocks.at_address(index, guard, Frames::address)?;
         let number = self.number(index).ok()?;
-        let verified = self.cache().file.verify(number, self.generation, &block);
+        let verified = self.cache().file.verify(number, self.generation_of(index), &block);
         verified.is_ok().then_some(block)
     }
 
@@ -162,7 +197,7 @@ impl CachedExtent {
         }
         let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
         self.cache().timed(priority, || {
-            self.cache().file.read_blocks(number, self.generation, &mut buffer)
+            self.cache().file.read_blocks(number, self.generation_of(index), &mut buffer)
         })?;
         priority.check(&buffer, number)?;
         self.keep(index, &buffer, priority);

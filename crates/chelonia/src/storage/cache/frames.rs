@@ -42,7 +42,7 @@ pub(super) type FrameNo = u32;
 
 /// How long a block stays: the low half is the number of clock rounds it survives, which each use
 /// increments, up to the high half.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Heat(u8);
 
 /// The low half of a heat.

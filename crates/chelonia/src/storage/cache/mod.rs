@@ -201,6 +201,19 @@ impl Cache {
         CachedExtent::new(Arc::clone(self), (extent, generation), entry_blocks, charge)
     }
 
+    /// As [`Cache::extent`], for an extent whose blocks are written again: each has a generation of
+    /// its own.
+    #[must_use]
+    pub fn rewritable_extent(
+        self: &Arc<Self>,
+        extent: Extent,
+        generation: Generation,
+    ) -> CachedExtent {
+        let bytes = u64::from(extent.blocks) * 12 + size_of::<CachedExtent>() as u64 + 32;
+        let charge = self.budget.charge(Use::Metadata, bytes);
+        CachedExtent::new(Arc::clone(self), (extent, generation), 0, charge).with_own_generations()
+    }
+
     /// Copies blocks of several extents, in the order requested; all missing ones are read
     /// together, each once however often it is requested. No guard is held during the read, and the
     /// caller should hold none. The caller bounds the number of requests: all blocks are in memory
@@ -224,7 +237,7 @@ impl Cache {
                 continue;
             }
             let number = extent.number(*index)?;
-            match first.entry((number, extent.generation)) {
+            match first.entry((number, extent.generation_of(*index))) {
                 Entry::Occupied(before) => again.push((position, *before.get())),
                 Entry::Vacant(place) => {
                     place.insert(position);
@@ -236,7 +249,8 @@ impl Cache {
         }
         let mut reads: Vec<BlockRead<'_>> = Vec::with_capacity(missing.len());
         for (position, number, buffer) in &mut missing {
-            let generation = requests[*position].0.generation;
+            let (extent, index) = requests[*position];
+            let generation = extent.generation_of(index);
             reads.push(BlockRead { first: *number, generation, buffer });
         }
         if reads.is_empty() {

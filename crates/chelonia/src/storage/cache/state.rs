@@ -185,9 +185,9 @@ impl State {
         self.set_free(place, within);
     }
 
-    /// Detaches a dropped extent: its frames lose their slots.
-    pub(super) fn detach(&mut self, slots: &Slots) {
-        for slot in slots.iter() {
+    /// Detaches slots, of a dropped extent or of a block that is written again, from their frames.
+    pub(super) fn detach(&mut self, slots: &[AtomicU32]) {
+        for slot in slots {
             if let Some(frame) = slot.load(Ordering::Relaxed).checked_sub(1) {
                 self.take_away(frame);
             }

@@ -286,7 +286,8 @@ impl DataFile {
             seal_all(write.blocks, self.salt, write.generation, write.first);
             requests.push(WriteRequest { offset, bytes: &*write.blocks });
         }
-        file.write_many(&requests).inspect_err(|_| self.note_failed_write())?;
+        let written = file.write_many(&requests);
+        written.inspect_err(|_| self.note_failed_write())?;
         drop(requests);
         self.counters.writes.fetch_add(writes.len() as u64, Ordering::Relaxed);
         for write in writes.iter() {

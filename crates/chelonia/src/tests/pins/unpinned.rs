@@ -18,8 +18,8 @@ fn key(number: u64) -> [u8; 8] {
 /// Small leaves and nodes, so that there are many.
 fn options(engine: EngineKind) -> KeyspaceOptions {
     let engine = match engine {
-        EngineKind::Turtle | EngineKind::Splinter => EngineOptions::tiny(engine, 8 << 10),
         EngineKind::Autumn => engine.into(),
+        _ => EngineOptions::tiny(engine, 8 << 10),
     };
     KeyspaceOptions::new().engine(engine).checkpoint_distance(100_000)
 }

@@ -49,8 +49,9 @@ pub struct RequiredEvent {
 }
 
 /// The events that must have happened, for every engine.
-pub const REQUIRED_EVENTS: [RequiredEvent; 6] = {
+pub const REQUIRED_EVENTS: [RequiredEvent; 8] = {
     let (turtle, autumn, splinter) = ("turtle", "autumn", "splinter");
+    let treeline = "treeline";
     [
         RequiredEvent { engine: turtle, event: "flushes", called: "flushes of turtle" },
         RequiredEvent { engine: turtle, event: "splits_leaf", called: "split leaves of turtle" },
@@ -69,6 +70,16 @@ pub const REQUIRED_EVENTS: [RequiredEvent; 6] = {
             engine: splinter,
             event: "leaf_merges",
             called: "merges of leaves of splinter",
+        },
+        RequiredEvent {
+            engine: treeline,
+            event: "pages_in_place",
+            called: "pages in place of treeline",
+        },
+        RequiredEvent {
+            engine: treeline,
+            event: "groups_rewritten",
+            called: "groups rewritten of treeline",
         },
     ]
 };

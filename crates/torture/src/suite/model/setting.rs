@@ -114,7 +114,7 @@ pub const SETTINGS: [Setting; 14] = [
 ];
 
 /// The keyspaces of a history.
-pub const KEYSPACES: [&str; ENGINES] = ["left", "right", "middle"];
+pub const KEYSPACES: [&str; ENGINES] = ["left", "right", "middle", "fourth"];
 
 impl Setting {
     /// The fixed options of a keyspace.

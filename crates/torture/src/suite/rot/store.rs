@@ -35,7 +35,7 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// The content of the keyspaces, by name and key.
 type State = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
 
-const KEYSPACES: [&str; ENGINES] = ["left", "right", "middle"];
+const KEYSPACES: [&str; ENGINES] = ["left", "right", "middle", "fourth"];
 
 /// Keys of a `multi_get`: an error of one fails the call.
 const TOGETHER: usize = 8;
@@ -113,7 +113,7 @@ impl Store {
         }
         let (mut state, mut stale) = (State::new(), Vec::new());
         for number in 0..900_u64 {
-            let name = KEYSPACES[usize::try_from((number % 8).saturating_sub(2) / 2).unwrap()];
+            let name = KEYSPACES[usize::try_from((number % 10).saturating_sub(2) / 2).unwrap()];
             change(&database, &mut state, name, number, Durability::Process)?;
             if number == 500 {
                 database.checkpoint()?;

@@ -14,13 +14,12 @@ use crate::engine::{OwnedExtent, Work};
 use crate::engines::autumn::bounds::Edges;
 use crate::engines::autumn::counters::Counters;
 use crate::engines::autumn::merge::output::Output;
-use crate::engines::autumn::merge::plan::LEVEL0_TRIGGER;
 use crate::engines::autumn::merge::unit::Unit;
 use crate::engines::autumn::options::{JOBS_MAX, TABLE_AUTO_MIN};
 use crate::engines::autumn::table::{Found, Sequence, Table};
 use crate::engines::autumn::version::{AutumnVersion, Next};
 use crate::engines::autumn::{Autumn, Writer};
-use crate::merge::UpdatesStream;
+use crate::merge::{UpdatesStream, small_neighbours};
 use crate::run::weight;
 use crate::runtime::sync::Mutex;
 use crate::runtime::workers::Workers;
@@ -30,9 +29,6 @@ use std::ops::Range;
 /// Divisor of the memory budget for tables under construction by all workers: a table under
 /// construction takes several times its weight.
 const TABLES_PART: u64 = 16;
-
-/// Maximum size ratio of two sequences that count as similar.
-const LIKE_TIMES: u64 = 2;
 
 impl Autumn {
     /// Merges small neighbours of level 0 in `next` into one sequence, if there are enough of them.
@@ -47,7 +43,8 @@ impl Autumn {
     ) {
         let whole = &version.level0[..version.level0.len() - version.sinking];
         let weights: Vec<u64> = whole.iter().map(|sequence| sequence.weight()).collect();
-        let Some(group) = small_neighbours(&weights, self.options().checkpoint_distance) else {
+        let distance = self.options().checkpoint_distance;
+        let Some(group) = small_neighbours(&weights, distance) else {
             return;
         };
         let own = self.output(work.quota);
@@ -162,26 +159,6 @@ impl Autumn {
     }
 }
 
-/// Finds the first four or more neighbours of similar size that together weigh at most `most`.
-fn small_neighbours(weights: &[u64], most: u64) -> Option<Range<usize>> {
-    let mut start = 0;
-    while start < weights.len() {
-        let one = weights[start];
-        let mut sum = 0;
-        let joins = |other: &&u64| {
-            sum += **other;
-            sum <= most && one <= LIKE_TIMES * **other && **other <= LIKE_TIMES * one
-        };
-        let count = weights[start..].iter().take_while(joins).count();
-        let group = start..start + count.max(1);
-        if count >= LEVEL0_TRIGGER {
-            return Some(group);
-        }
-        start = group.end;
-    }
-    None
-}
-
 /// Returns the least number up to `count` for which `before` is false.
 fn partition_point(count: usize, before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, count);
@@ -194,32 +171,4 @@ fn partition_point(count: usize, before: impl Fn(usize) -> bool) -> usize {
         }
     }
     low
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn small_neighbours_of_like_size_are_found() {
-        let of = |weights: &[u64]| small_neighbours(weights, 100);
-        assert_eq!(of(&[]), None);
-        assert_eq!(of(&[1, 1, 1]), None);
-        assert_eq!(of(&[1, 2, 2, 1]), Some(0..4));
-        assert_eq!(of(&[1, 2, 2, 1, 8, 8]), Some(0..4));
-        assert_eq!(of(&[1, 8, 9, 9, 8, 9, 90]), Some(1..6));
-        assert_eq!(of(&[30, 30, 30, 30]), None);
-        // Equal parts: each entry is merged once per power of four.
-        let (mut weights, mut written) = (Vec::new(), 0);
-        for _ in 0..1_000 {
-            if let Some(group) = small_neighbours(&weights, 10_000) {
-                let sum: u64 = weights[group.clone()].iter().sum();
-                written += sum;
-                weights.splice(group, [sum]);
-            }
-            weights.insert(0, 1);
-        }
-        assert!(weights.len() <= 16, "{weights:?}");
-        assert!(written <= 5 * 1_000, "{written}");
-    }
 }

@@ -204,7 +204,7 @@ impl<'t> Output<'t> {
     pub fn roll_back(self) -> Result<()> {
         let storage = self.node_cache.storage();
         let gained = self.ledger.into_inner().gained.into_iter();
-        let own = gained.filter(|owned| !owned.large_value);
+        let own = gained.filter(|owned| !owned.is_large_value());
         own.map(|owned| storage.free(owned.extent)).fold(Ok(()), Result::and)
     }
 }

@@ -58,7 +58,8 @@ pub(super) struct Window {
 }
 
 /// The most blocks of a window, given the windows that exist.
-fn blocks_max(storage: &Storage) -> u32 {
+#[must_use]
+pub fn blocks_max(storage: &Storage) -> u32 {
     let budget = storage.budget();
     let left = (budget.limit() / WINDOWS_PART).saturating_sub(budget.used_by(Use::Scans));
     let blocks = left / WINDOW_PART / BLOCK_BYTES as u64;

@@ -286,8 +286,9 @@ impl File for DirectFile {
     }
 
     fn lock(&self, exclusive: bool) -> Result<Box<dyn LockGuard>> {
-        // The same open file: the lock is released by its guard, and by nothing else.
-        let file = self.buffered.descriptor().try_clone_to_owned();
+        // The same open file as that of batched writes: the lock is released by its guard, or by
+        // the kernel when the process has died and its last write is done.
+        let file = self.block_descriptor().try_clone_to_owned();
         let file = file.map_err(|error| Error::io("lock", self.name(), error))?;
         lock_file(file, self.name(), exclusive)
     }

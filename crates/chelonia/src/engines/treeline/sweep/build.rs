@@ -1,0 +1,254 @@
+//! Builds groups: takes entries in key order, fills pages, writes groups of them.
+
+use crate::base::error::{Error, Result};
+use crate::base::keys::separator;
+use crate::base::limits::BLOCK_BYTES;
+use crate::base::stream::{LARGE_REF_BYTES_MAX, LargeRef, Update};
+use crate::engines::treeline::config::TreelineConfig;
+use crate::engines::treeline::counters::Counters;
+use crate::engines::treeline::node::Item;
+use crate::engines::treeline::output::Output;
+use crate::memory::budget::{Charge, Use};
+use crate::pages::{Bounds, Group, PageBuilder, Place, blocks_of_page};
+use crate::run::Totals;
+use crate::runtime::sync::{Arc, Ordering};
+use crate::storage::block::BLOCK_PAYLOAD_BYTES;
+use crate::storage::cache::Heat;
+use crate::storage::io::AlignedBuffer;
+use crate::structure::SharedKey;
+
+/// Maximum bytes of the bounds of a group: a group with long keys ends early.
+const BOUNDS_BYTES_MAX: usize = 16 << 10;
+
+/// A group under construction, and the finished ones.
+pub(in crate::engines::treeline) struct GroupBuilder<'o, 't> {
+    output: &'o Output<'t>,
+    config: TreelineConfig,
+    /// Finished groups, in key order.
+    items: Vec<Item>,
+    is_open: bool,
+    page: PageBuilder,
+    /// Blocks of a page of the open group.
+    page_blocks: usize,
+    /// Maximum pages of the open group.
+    pages_max: usize,
+    /// Maximum pages of the groups opened from now on.
+    pages_wanted: usize,
+    /// Images of its closed pages.
+    images: AlignedBuffer,
+    pages: usize,
+    /// Its lower bound, and those of its further closed pages.
+    first: SharedKey,
+    bounds: Vec<Vec<u8>>,
+    bounds_bytes: usize,
+    /// The last key of the closed page before.
+    last_key: Vec<u8>,
+    totals: Totals,
+    large: u32,
+    /// For each page, the greatest heat that pages had from which its entries came.
+    heats: Vec<Option<Heat>>,
+    heat: Option<Heat>,
+    /// The lower bound of the next group, if it is known: of what is rewritten.
+    next_first: Option<SharedKey>,
+    /// Large values written to pages.
+    pub written: Vec<LargeRef>,
+    charge: Charge,
+}
+
+impl<'o, 't> GroupBuilder<'o, 't> {
+    /// Creates a builder without groups.
+    pub fn new(output: &'o Output<'t>, config: TreelineConfig) -> Self {
+        let charge = output.storage().budget().charge(Use::Work, 0);
+        Self {
+            output,
+            config,
+            items: Vec::new(),
+            is_open: false,
+            page: PageBuilder::new(),
+            page_blocks: 1,
+            pages_max: config.group_pages,
+            pages_wanted: config.group_pages,
+            images: AlignedBuffer::new(0),
+            pages: 0,
+            first: SharedKey::LEAST,
+            bounds: Vec::new(),
+            bounds_bytes: 0,
+            last_key: Vec::new(),
+            totals: Totals::default(),
+            large: 0,
+            heats: Vec::new(),
+            heat: None,
+            next_first: None,
+            written: Vec::new(),
+            charge,
+        }
+    }
+
+    /// True if a group is open.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Bytes of entries in the open group.
+    pub fn open_bytes(&self) -> usize {
+        self.pages * self.config.fill_bytes(self.page_blocks) + self.page.used_bytes()
+    }
+
+    /// Begins to rewrite what begins at `first`, if no group is open. The next group then begins
+    /// there.
+    pub fn begin(&mut self, first: &SharedKey) {
+        if !self.is_open {
+            self.next_first = Some(first.clone());
+        }
+    }
+
+    /// Adds an entry that came from a page with this heat, if from any.
+    pub fn add(&mut self, key: &[u8], update: Update<'_>, heat: Option<Heat>) -> Result<()> {
+        if !self.is_open {
+            self.open(key, &update);
+        }
+        let fill = self.config.fill_bytes(self.page_blocks);
+        if !self.page.add((self.page_blocks, fill), key, update)? {
+            if !self.page.is_empty() {
+                self.close_page()?;
+                if self.pages >= self.pages_max || self.bounds_bytes > BOUNDS_BYTES_MAX {
+                    self.close()?;
+                    self.next_first = Some(self.bound_of(key));
+                }
+            }
+            self.add_first(key, update)?;
+        }
+        if let Update::PutLarge(large) = update {
+            self.written.push(large);
+        }
+        self.heat = self.heat.max(heat);
+        Ok(())
+    }
+
+    /// Adds the first entry of a page, which may fill it completely, or needs larger pages.
+    fn add_first(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
+        let whole = |blocks: usize| (blocks, blocks * BLOCK_PAYLOAD_BYTES);
+        if self.is_open {
+            if self.page.add(whole(self.page_blocks), key, update)? {
+                return Ok(());
+            }
+            self.close()?;
+            self.next_first = Some(self.bound_of(key));
+        }
+        self.open(key, &update);
+        if self.page.add(whole(self.page_blocks), key, update)? {
+            return Ok(());
+        }
+        Err(Error::internal("an entry does not fit a page of its own"))
+    }
+
+    fn bound_of(&self, key: &[u8]) -> SharedKey {
+        SharedKey::whole(&separator(&self.last_key, key))
+    }
+
+    /// Opens a group for records like this one.
+    fn open(&mut self, key: &[u8], update: &Update<'_>) {
+        self.is_open = true;
+        let payload = match update {
+            Update::Put(value) => value.len(),
+            Update::PutLarge(_) => LARGE_REF_BYTES_MAX,
+            Update::Delete => 0,
+        };
+        self.page_blocks = blocks_of_page(key.len(), payload);
+        self.pages_max = self.config.pages_of(self.page_blocks).min(self.pages_wanted);
+        let bytes = self.pages_max * self.page_blocks * BLOCK_BYTES;
+        if self.images.len() < bytes {
+            self.images = AlignedBuffer::new(bytes);
+            self.charge.resize(bytes as u64);
+        }
+        self.first = match self.next_first.take() {
+            Some(first) => first,
+            None => self.bound_of(key),
+        };
+    }
+
+    fn close_page(&mut self) -> Result<()> {
+        if self.pages > 0 {
+            let bound = separator(&self.last_key, self.page.first_key().unwrap_or_default());
+            self.bounds_bytes += bound.len();
+            self.bounds.push(bound);
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(self.page.last_key().unwrap_or_default());
+        let (totals, large) = self.page.totals();
+        self.totals += totals;
+        self.large += large;
+        self.heats.push(self.heat.take());
+        let bytes = self.page_blocks * BLOCK_BYTES;
+        let start = self.pages * bytes;
+        self.page.lay_out(&mut self.images[start..start + bytes])?;
+        self.pages += 1;
+        Ok(())
+    }
+
+    /// Writes the open group, if there is one.
+    pub fn close(&mut self) -> Result<()> {
+        if !self.page.is_empty() {
+            self.close_page()?;
+        }
+        self.is_open = false;
+        if self.pages == 0 {
+            return Ok(());
+        }
+        let page_blocks = u32::try_from(self.page_blocks).unwrap_or(u32::MAX);
+        let slots = u32::try_from(TreelineConfig::slots_of(self.pages)).unwrap_or(u32::MAX);
+        let storage = self.output.storage();
+        let allocation = storage.allocate(slots * page_blocks, self.output.quota)?;
+        let (extent, generation) = (allocation.extent, allocation.generation);
+        let place = Place::open(storage, extent, generation, page_blocks);
+        let group = Group {
+            place,
+            slots: (0..self.pages).filter_map(|slot| u8::try_from(slot).ok()).collect(),
+            bounds: Bounds::new(&self.first, &self.bounds),
+            totals: self.totals,
+            large: self.large,
+        };
+        self.output.gain(group.all_owned());
+        let bytes = self.pages * self.page_blocks * BLOCK_BYTES;
+        let images = &mut self.images[..bytes];
+        storage.write_blocks(extent.start, generation, images)?;
+        self.output.counters.data_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let guard = storage.epochs().pin();
+        for (page, heat) in self.heats.iter().enumerate() {
+            let Some(heat) = *heat else { continue };
+            let start = page * self.page_blocks * BLOCK_BYTES;
+            let first = group.place.block_of(group.slots[page]);
+            let image = self.images[start..].chunks_exact(BLOCK_BYTES).take(self.page_blocks);
+            for (block, bytes) in (first..).zip(image) {
+                group.place.cached().insert(block, bytes, heat, &guard);
+            }
+        }
+        drop(guard);
+        let first = std::mem::replace(&mut self.first, SharedKey::LEAST);
+        self.items.push(Item { first, group: Arc::new(group) });
+        Counters::add(&self.output.counters.rewritten, 1);
+        (self.pages, self.totals, self.large, self.bounds_bytes) = (0, Totals::default(), 0, 0);
+        self.bounds.clear();
+        self.heats.clear();
+        Ok(())
+    }
+
+    /// Closes the open group and adds a finished one behind it.
+    pub fn push(&mut self, item: Item) -> Result<()> {
+        self.close()?;
+        self.items.push(item);
+        Ok(())
+    }
+
+    /// Sets the maximum number of pages of the groups opened from now on, so that groups written
+    /// together have similar sizes.
+    pub fn want_pages(&mut self, pages: usize) {
+        self.pages_wanted = pages.max(1);
+    }
+
+    /// Writes the open group, and takes all groups.
+    pub fn finish(&mut self) -> Result<Vec<Item>> {
+        self.close()?;
+        Ok(std::mem::take(&mut self.items))
+    }
+}

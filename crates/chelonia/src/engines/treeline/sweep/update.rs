@@ -1,0 +1,506 @@
+//! Sweeping staged updates into the groups of a node.
+//!
+//! ```text
+//!   updates      a b     f          m n o p q r s t ...
+//!   groups       [ A      ][ B    ][ C         ][ D  ]
+//!                2 pages   stays   rewritten    stays
+//! ```
+//!
+//! A group with few updated pages is updated in place: these pages are read, merged, and written to
+//! free slots. A page that became too large is divided, if the group has slots for that. A group
+//! with more updated pages than free slots is rewritten, together with what follows while that is
+//! small [4.5].
+
+use super::build::GroupBuilder;
+use super::updates::{GroupUpdates, Recorded, SinkingUpdates, StagedStream, Upcoming};
+use crate::base::error::{Error, Result};
+use crate::base::ids::BlockNo;
+use crate::base::keys::{Direction, KeyRange, separator};
+use crate::base::limits::BLOCK_BYTES;
+use crate::base::stream::{LargeRef, SortedStream, Update};
+use crate::engines::treeline::config::TreelineConfig;
+use crate::engines::treeline::counters::Counters;
+use crate::engines::treeline::node::{Item, Listed};
+use crate::engines::treeline::output::Output;
+use crate::merge::{Merge, Tombstones};
+use crate::pages::{Bounds, Group, LoadedPages, PageBuilder, PageStream, Reading};
+use crate::run::Totals;
+use crate::runtime::sync::{Arc, Ordering};
+use crate::storage::block::BLOCK_PAYLOAD_BYTES;
+use crate::storage::cache::Heat;
+use crate::storage::data_file::BlockWrite;
+use crate::storage::io::AlignedBuffer;
+use crate::structure::SharedKey;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Updates that are divided among the pages of a group; with more of them it is rewritten.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// A group whose entries weigh less than this part of a full one is joined with its neighbor.
+const SMALL_PART: usize = 4;
+
+/// A page that became too large is divided into pages filled to this percentage.
+const DIVIDED_PERCENT: usize = 60;
+
+/// The result of the sweep of one node.
+#[derive(Default)]
+pub(in crate::engines::treeline) struct Swept {
+    /// Its groups; `None` if there were no updates.
+    pub items: Option<Vec<Item>>,
+    /// Large values read; those of them that were written again are in `written`.
+    pub consumed: BTreeSet<LargeRef>,
+    pub written: Vec<LargeRef>,
+    /// Large values of staged runs that were read, by the first block of the run.
+    pub counts: Vec<(BlockNo, u64)>,
+}
+
+/// The sweep of one node.
+pub(in crate::engines::treeline) struct NodeSweep<'o, 't> {
+    output: &'o Output<'t>,
+    config: TreelineConfig,
+    builder: GroupBuilder<'o, 't>,
+    page: PageBuilder,
+    batch: GroupUpdates,
+    swept: Swept,
+    bytes_read: u64,
+}
+
+impl<'o, 't> NodeSweep<'o, 't> {
+    pub fn new(output: &'o Output<'t>, config: TreelineConfig) -> Self {
+        Self {
+            output,
+            config,
+            builder: GroupBuilder::new(output, config),
+            page: PageBuilder::new(),
+            batch: GroupUpdates::default(),
+            swept: Swept::default(),
+            bytes_read: 0,
+        }
+    }
+
+    /// Sweeps `sources`, the sinking updates within the node's range, newest first, into the groups
+    /// of `node`; without a node, into new groups.
+    pub fn run(mut self, node: Option<&Listed>, sources: Vec<StagedStream>) -> Result<Swept> {
+        if sources.iter().all(|source| source.key().is_none()) {
+            return Ok(self.swept);
+        }
+        let mut updates = Merge::new(sources, Direction::Ascending, Tombstones::Keep)?;
+        let items = match node {
+            Some(node) => self.output.node_cache.load_owned(&node.slot)?.items.clone(),
+            None => Vec::new(),
+        };
+        for (index, item) in items.iter().enumerate() {
+            let upper = items.get(index + 1).map(|next| &next.first);
+            self.item(item, upper, &mut updates)?;
+        }
+        if items.is_empty() {
+            self.builder.begin(&SharedKey::LEAST);
+            let all = Upcoming {
+                batch: &GroupUpdates::default(),
+                at: 0..0,
+                more: Some((&mut updates, None)),
+            };
+            rewrite(&mut self.builder, all, None)?;
+        }
+        for source in updates.into_sources() {
+            self.swept.consumed.extend(source.large);
+            self.swept.counts.extend(source.counts);
+            self.bytes_read += source.bytes_read;
+        }
+        self.swept.items = Some(self.builder.finish()?);
+        self.swept.written.append(&mut self.builder.written);
+        self.output.counters.read_bytes.fetch_add(self.bytes_read, Ordering::Relaxed);
+        Ok(self.swept)
+    }
+
+    /// Sweeps the updates below `upper` into one group.
+    fn item(
+        &mut self,
+        item: &Item,
+        upper: Option<&SharedKey>,
+        updates: &mut SinkingUpdates,
+    ) -> Result<()> {
+        let group = &*item.group;
+        let mut batch = std::mem::take(&mut self.batch);
+        let is_all = batch.fill(updates, upper, BATCH_BYTES)?;
+        if is_all && batch.len() == 0 {
+            self.batch = batch;
+            let bytes = bytes_of(group.totals);
+            let small = self.full_group(group) / SMALL_PART;
+            let joins = self.builder.is_open()
+                && (self.builder.open_bytes() < small || bytes < small)
+                && self.builder.open_bytes() + bytes <= self.full_group(group);
+            if !joins {
+                return self.builder.push(item.clone());
+            }
+            Counters::add(&self.output.counters.joined, 1);
+            let nothing = Upcoming { batch: &GroupUpdates::default(), at: 0..0, more: None };
+            return self.rewrite_group(item, nothing);
+        }
+        if is_all && let Some(next) = self.in_place(item, &batch)? {
+            self.batch = batch;
+            return match next {
+                Some(group) => {
+                    self.builder.push(Item { first: item.first.clone(), group: Arc::new(group) })
+                }
+                None => {
+                    Counters::add(&self.output.counters.emptied, 1);
+                    Ok(())
+                }
+            };
+        }
+        let full = self.config.pages_of(group.place.page_blocks() as usize);
+        self.builder.want_pages(full);
+        if is_all {
+            // Groups of similar size, rather than full ones and a small one.
+            let fill = self.config.fill_bytes(group.place.page_blocks() as usize);
+            let open = self.builder.open_bytes();
+            let pages = (open + bytes_of(group.totals) + batch.bytes()).div_ceil(fill.max(1));
+            self.builder.want_pages(pages.div_ceil(pages.div_ceil(full).max(1)) + 1);
+        }
+        let (at, more) = (0..batch.len(), (!is_all).then_some((updates, upper)));
+        self.rewrite_group(item, Upcoming { batch: &batch, at, more })?;
+        self.batch = batch;
+        Ok(())
+    }
+
+    /// Bytes of entries in a full group with pages like those of `group`.
+    fn full_group(&self, group: &Group) -> usize {
+        let blocks = group.place.page_blocks() as usize;
+        self.config.pages_of(blocks) * self.config.fill_bytes(blocks)
+    }
+
+    /// Merges all pages of a group with its updates into new groups.
+    fn rewrite_group(&mut self, item: &Item, updates: Upcoming<'_>) -> Result<()> {
+        let storage = self.output.storage();
+        let group = &*item.group;
+        let loaded = LoadedPages::read(storage, group, 0..group.slots.len(), Reading::Merge)?;
+        self.bytes_read += loaded.bytes_read();
+        let loaded = Arc::new(loaded);
+        self.builder.begin(&item.first);
+        let all = Arc::new(KeyRange::all());
+        let count = loaded.count();
+        let pages = PageStream::new(&loaded, 0..count, &all, Direction::Ascending)?;
+        let large = rewrite(&mut self.builder, updates, Some((pages, &loaded)))?;
+        self.swept.consumed.extend(large);
+        self.output.lose(group.all_owned());
+        Ok(())
+    }
+
+    /// Updates the pages of a group in free slots: the next version of the group, or nothing if it
+    /// has no entries any more. `None` if the group has to be rewritten.
+    fn in_place(&mut self, item: &Item, batch: &GroupUpdates) -> Result<Option<Option<Group>>> {
+        let group = &*item.group;
+        let storage = self.output.storage();
+        let touched = touched_pages(item, batch);
+        let free = group.free_slots(storage);
+        if touched.len() > free.len() {
+            return Ok(None);
+        }
+        let pages = touched.iter().map(|(page, _)| *page);
+        let loaded = Arc::new(LoadedPages::read(storage, group, pages, Reading::Merge)?);
+        self.bytes_read += loaded.bytes_read();
+        let mut change = Change::new(group);
+        for (at, (page, ranks)) in touched.iter().enumerate() {
+            if !self.merge_page(&mut change, (&loaded, at, *page), batch, ranks, free.len())? {
+                return Ok(None);
+            }
+        }
+        let left = group.slots.len() - touched.len() + change.images.len();
+        if left == 0 {
+            self.output.lose(group.all_owned());
+            self.swept.consumed.append(&mut change.consumed);
+            return Ok(Some(None));
+        }
+        if bytes_of(change.totals_of(group)) <= self.full_group(group) / SMALL_PART
+            && left < group.slots.len()
+        {
+            // So small by deletes that it may be joined.
+            return Ok(None);
+        }
+        let next = self.write_pages(item, &touched, change, &free)?;
+        Ok(Some(Some(next)))
+    }
+
+    /// Merges one page with its updates; false if the group has no slots for the result.
+    fn merge_page(
+        &mut self,
+        change: &mut Change,
+        (loaded, at, page): (&Arc<LoadedPages>, usize, usize),
+        batch: &GroupUpdates,
+        ranks: &Range<usize>,
+        slots: usize,
+    ) -> Result<bool> {
+        let blocks = change.page_blocks;
+        let whole = blocks * BLOCK_PAYLOAD_BYTES;
+        let first_image = change.images.len();
+        for bytes_max in [whole, whole * DIVIDED_PERCENT / 100] {
+            let all = Arc::new(KeyRange::all());
+            let old = PageStream::new(loaded, at..at + 1, &all, Direction::Ascending)?;
+            let old = Recorded::new(Source::Page(Box::new(old)));
+            let new = Upcoming { batch, at: ranks.clone(), more: None };
+            let new = Recorded::new(Source::Updates(new));
+            let mut merge = Merge::new(vec![new, old], Direction::Ascending, Tombstones::Drop)?;
+            self.page.clear();
+            let mut fits = true;
+            let mut written = Vec::new();
+            while let Some(key) = merge.key() {
+                let update = merge.update();
+                if !self.page.add((blocks, bytes_max), key, update)? {
+                    if bytes_max == whole {
+                        fits = false;
+                        break;
+                    }
+                    change.close(&mut self.page, page, loaded.heat(at))?;
+                    if change.images.len() >= slots
+                        || !self.page.add((blocks, whole), key, update)?
+                    {
+                        return Ok(false);
+                    }
+                }
+                written.extend(update.large());
+                merge.advance()?;
+            }
+            if !fits {
+                continue;
+            }
+            if !self.page.is_empty() {
+                change.close(&mut self.page, page, loaded.heat(at))?;
+            }
+            if change.images.len() > slots {
+                return Ok(false);
+            }
+            if change.images.len() > first_image + 1 {
+                change.splits += 1;
+            }
+            let old = merge.into_sources().pop();
+            let old = old.ok_or_else(|| Error::internal("a merge lost a source"))?;
+            change.lost_totals += old.totals;
+            change.lost_large += u32::try_from(old.large.len()).unwrap_or(u32::MAX);
+            change.consumed.extend(old.large);
+            change.written.append(&mut written);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Writes the images of a change to free slots.
+    fn write_pages(
+        &mut self,
+        item: &Item,
+        touched: &[(usize, Range<usize>)],
+        mut change: Change,
+        free: &[u8],
+    ) -> Result<Group> {
+        let group = &*item.group;
+        let storage = self.output.storage();
+        let generation = storage.new_generation()?;
+        let bytes = change.page_blocks * BLOCK_BYTES;
+        let images = change.bytes.chunks_exact_mut(bytes).take(change.images.len());
+        let writes = images.zip(free).map(|(blocks, slot)| {
+            group.place.rewritten(*slot, generation);
+            BlockWrite { first: group.place.number_of(*slot), generation, blocks }
+        });
+        let mut writes: Vec<BlockWrite<'_>> = writes.collect();
+        storage.write_many(&mut writes)?;
+        let data = (change.images.len() * bytes) as u64;
+        self.output.counters.data_bytes.fetch_add(data, Ordering::Relaxed);
+        Counters::add(&self.output.counters.in_place, change.images.len() as u64);
+        Counters::add(&self.output.counters.splits, change.splits);
+        let guard = storage.epochs().pin();
+        for ((image, slot), index) in change.images.iter().zip(free).zip(0..) {
+            let Some(heat) = image.heat else { continue };
+            let first = group.place.block_of(*slot);
+            let image = change.bytes[index * bytes..(index + 1) * bytes].chunks_exact(BLOCK_BYTES);
+            for (block, bytes) in (first..).zip(image) {
+                group.place.cached().insert(block, bytes, heat, &guard);
+            }
+        }
+        drop(guard);
+        let next = change.group(item, touched, free);
+        let owned = |group: &Group, slot: u8| {
+            let page = group.slots.iter().position(|other| *other == slot);
+            page.map(|page| group.owned_page(page))
+        };
+        let written = free.iter().take(change.images.len());
+        self.output.gain(written.filter_map(|slot| owned(&next, *slot)));
+        self.output.lose(touched.iter().map(|(page, _)| group.owned_page(*page)));
+        self.swept.consumed.append(&mut change.consumed);
+        self.swept.written.append(&mut change.written);
+        Ok(next)
+    }
+}
+
+/// A source of the merge of a page.
+enum Source<'b> {
+    Page(Box<PageStream>),
+    Updates(Upcoming<'b>),
+}
+
+impl SortedStream for Source<'_> {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Source::Page(stream) => stream.key(),
+            Source::Updates(stream) => stream.key(),
+        }
+    }
+
+    #[inline]
+    fn update(&self) -> Update<'_> {
+        match self {
+            Source::Page(stream) => stream.update(),
+            Source::Updates(stream) => stream.update(),
+        }
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        match self {
+            Source::Page(stream) => stream.advance(),
+            Source::Updates(stream) => stream.advance(),
+        }
+    }
+}
+
+/// Approximate bytes of entries as they are laid out.
+fn bytes_of(totals: Totals) -> usize {
+    usize::try_from(totals.weight()).unwrap_or(usize::MAX / 2)
+}
+
+/// Merges `updates` with pages into `builder`; returns the large values of the pages.
+fn rewrite(
+    builder: &mut GroupBuilder<'_, '_>,
+    updates: Upcoming<'_>,
+    pages: Option<(PageStream, &Arc<LoadedPages>)>,
+) -> Result<Vec<LargeRef>> {
+    let mut sources = vec![Recorded::new(Source::Updates(updates))];
+    let loaded = pages.as_ref().map(|(_, loaded)| Arc::clone(loaded));
+    sources.extend(pages.map(|(pages, _)| Recorded::new(Source::Page(Box::new(pages)))));
+    // The heat of a page is that of the first page in it.
+    let mut heats = loaded.iter().flat_map(|loaded| (0..loaded.count()).map(|at| loaded.heat(at)));
+    let mut heat = heats.next().flatten();
+    let mut merge = Merge::new(sources, Direction::Ascending, Tombstones::Drop)?;
+    while let Some(key) = merge.key() {
+        builder.add(key, merge.update(), heat)?;
+        merge.advance()?;
+        if let Some(Recorded { stream: Source::Page(pages), .. }) = merge.sources().last()
+            && let Some(loaded) = &loaded
+        {
+            heat = loaded.heat(pages.page());
+        }
+    }
+    let old = merge.into_sources().pop().map(|source| source.large);
+    Ok(loaded.and(old).unwrap_or_default())
+}
+
+/// The pages of a group that have updates, with the ranks of these.
+fn touched_pages(item: &Item, batch: &GroupUpdates) -> Vec<(usize, Range<usize>)> {
+    let mut touched: Vec<(usize, Range<usize>)> = Vec::new();
+    for rank in 0..batch.len() {
+        let page = item.group.bounds.page_of(&item.first, batch.key(rank));
+        match touched.last_mut() {
+            Some((last, ranks)) if *last == page => ranks.end = rank + 1,
+            _ => touched.push((page, rank..rank + 1)),
+        }
+    }
+    touched
+}
+
+/// New images of pages of a group.
+struct Change {
+    page_blocks: usize,
+    bytes: AlignedBuffer,
+    images: Vec<Image>,
+    lost_totals: Totals,
+    lost_large: u32,
+    new_totals: Totals,
+    new_large: u32,
+    consumed: BTreeSet<LargeRef>,
+    written: Vec<LargeRef>,
+    splits: u64,
+}
+
+struct Image {
+    /// The page that it comes from.
+    page: usize,
+    heat: Option<Heat>,
+    /// First and last key.
+    first: Vec<u8>,
+    last: Vec<u8>,
+}
+
+impl Change {
+    fn new(group: &Group) -> Self {
+        Self {
+            page_blocks: group.place.page_blocks() as usize,
+            bytes: AlignedBuffer::new(0),
+            images: Vec::new(),
+            lost_totals: Totals::default(),
+            lost_large: 0,
+            new_totals: Totals::default(),
+            new_large: 0,
+            consumed: BTreeSet::new(),
+            written: Vec::new(),
+            splits: 0,
+        }
+    }
+
+    /// Lays out `page`, a result of page `from`.
+    fn close(&mut self, page: &mut PageBuilder, from: usize, heat: Option<Heat>) -> Result<()> {
+        let first = page.first_key().unwrap_or_default().to_vec();
+        let last = page.last_key().unwrap_or_default().to_vec();
+        let (totals, large) = page.totals();
+        self.new_totals += totals;
+        self.new_large += large;
+        let bytes = self.page_blocks * BLOCK_BYTES;
+        let start = self.images.len() * bytes;
+        if self.bytes.len() < start + bytes {
+            let mut grown = AlignedBuffer::new((start + bytes).next_power_of_two());
+            grown[..start].copy_from_slice(&self.bytes[..start]);
+            self.bytes = grown;
+        }
+        page.lay_out(&mut self.bytes[start..start + bytes])?;
+        self.images.push(Image { page: from, heat, first, last });
+        Ok(())
+    }
+
+    /// The totals of the group after the change.
+    fn totals_of(&self, group: &Group) -> Totals {
+        let mut totals = group.totals;
+        totals -= self.lost_totals;
+        totals += self.new_totals;
+        totals
+    }
+
+    /// The group after the change: its images are in the first of the `free` slots.
+    fn group(&self, item: &Item, touched: &[(usize, Range<usize>)], free: &[u8]) -> Group {
+        let group = &*item.group;
+        let (mut slots, mut bounds) = (Vec::new(), Vec::new());
+        let mut images = self.images.iter().zip(free).peekable();
+        for (page, slot) in group.slots.iter().enumerate() {
+            let mut bound = page.checked_sub(1).map(|at| group.bounds.key(&item.first, at));
+            if !touched.iter().any(|(other, _)| *other == page) {
+                bounds.extend(bound.filter(|_| !slots.is_empty()));
+                slots.push(*slot);
+                continue;
+            }
+            let mut last: Option<&Image> = None;
+            while let Some((image, slot)) = images.next_if(|(image, _)| image.page == page) {
+                if let Some(last) = last {
+                    bound = Some(separator(&last.last, &image.first));
+                }
+                bounds.extend(bound.take().filter(|_| !slots.is_empty()));
+                slots.push(*slot);
+                last = Some(image);
+            }
+        }
+        Group {
+            place: Arc::clone(&group.place),
+            slots: slots.into(),
+            bounds: Bounds::new(&item.first, &bounds),
+            totals: self.totals_of(group),
+            large: (group.large + self.new_large).saturating_sub(self.lost_large),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A version of a treeline tree. Reads of it: `contract.rs`.
+
+use super::Shared;
+use super::node::Directory;
+use super::staged::Staged;
+use crate::memory::budget::{Charge, Use};
+use crate::runtime::sync::Arc;
+use crate::structure::{NodeRef, SharedKey};
+
+/// The parts of a version.
+#[derive(Clone)]
+pub(super) struct Parts {
+    /// Staged memtables, newest first.
+    pub staged: Vec<Arc<Staged>>,
+    /// Number of them, the oldest, that are being swept into pages.
+    pub sinking: usize,
+    /// Keys below are swept; the least key if nothing is sinking.
+    pub swept_to: SharedKey,
+    /// The groups of pages.
+    pub directory: Arc<Directory>,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        let directory = Arc::default();
+        Self { staged: Vec::new(), sinking: 0, swept_to: SharedKey::LEAST, directory }
+    }
+}
+
+impl Parts {
+    /// The first of the sinking memtables.
+    pub fn first_sinking(&self) -> usize {
+        self.staged.len() - self.sinking
+    }
+
+    /// Each memtable, newest first, with the least of its keys that is live.
+    pub fn live(&self) -> impl DoubleEndedIterator<Item = (&Arc<Staged>, &SharedKey)> {
+        let first = self.first_sinking();
+        self.staged.iter().enumerate().map(move |(place, staged)| {
+            (staged, if place < first { &SharedKey::LEAST } else { &self.swept_to })
+        })
+    }
+
+    /// The weight of all staged updates.
+    pub fn staged_weight(&self) -> u64 {
+        self.staged.iter().map(|staged| staged.weight()).sum()
+    }
+}
+
+/// An immutable version of a tree.
+pub struct TreelineVersion {
+    pub(super) shared: Arc<Shared>,
+    /// Location of the directory; `None` for an empty tree that was never written.
+    pub(super) place: Option<NodeRef>,
+    pub(super) parts: Parts,
+    /// Number of blocks of everything the version refers to.
+    pub(super) disk_blocks: u64,
+    _charge: Charge,
+}
+
+impl TreelineVersion {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        place: Option<NodeRef>,
+        parts: Parts,
+        disk_blocks: u64,
+    ) -> Self {
+        let bytes = (8 * parts.staged.len()) as u64 + parts.directory.heap_bytes();
+        let charge = shared.node_cache.storage().budget().charge(Use::Metadata, bytes);
+        Self { shared, place, parts, disk_blocks, _charge: charge }
+    }
+}
