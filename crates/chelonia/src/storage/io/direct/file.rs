@@ -25,8 +25,9 @@
 //! ranges leave the bytes of either.
 
 use super::lock_file;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::runtime::clock::Clock;
 use crate::runtime::sync::Arc;
 use crate::storage::io::buffer::{AlignedBuffer, is_aligned};
 use crate::storage::io::buffered_file::{BufferedFile, pwrite_once};
@@ -36,6 +37,13 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::{Errno, pread, retry_on_intr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// How often, and after which time, a lock is tried again that the last writes of a killed process
+/// hold: for five seconds.
+const LOCK_TRIES: u32 = 500;
+/// See [`LOCK_TRIES`].
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The most bytes copied at a time for a caller whose buffer is not aligned.
 const COPY_BYTES_MAX: usize = 1 << 20;
@@ -66,6 +74,13 @@ impl DirectFile {
     /// Whether memory and offset of a request suit [`DirectFile::block_descriptor`] as they are.
     fn needs_no_copy(&self, bytes: &[u8], offset: u64) -> bool {
         self.direct.is_none() || is_aligned(bytes, offset)
+    }
+
+    /// Locks the open file of [`DirectFile::block_descriptor`] without waiting.
+    fn try_lock(&self, exclusive: bool) -> Result<Box<dyn LockGuard>> {
+        let file = self.block_descriptor().try_clone_to_owned();
+        let file = file.map_err(|error| Error::io("lock", self.name(), error))?;
+        lock_file(file, self.name(), exclusive)
     }
 
     /// Reads some bytes, at least one unless the file ends.
@@ -287,10 +302,17 @@ impl File for DirectFile {
 
     fn lock(&self, exclusive: bool) -> Result<Box<dyn LockGuard>> {
         // The same open file as that of batched writes: the lock is released by its guard, or by
-        // the kernel when the process has died and its last write is done.
-        let file = self.block_descriptor().try_clone_to_owned();
-        let file = file.map_err(|error| Error::io("lock", self.name(), error))?;
-        lock_file(file, self.name(), exclusive)
+        // the kernel when the process has died and its last write is done. The directory is locked
+        // by now, so only such writes can be in the way: they end soon.
+        for _ in 0..LOCK_TRIES {
+            match self.try_lock(exclusive) {
+                Err(error) if error.kind() == ErrorKind::AlreadyOpen => {
+                    Clock::real().sleep(LOCK_INTERVAL);
+                }
+                locked => return locked,
+            }
+        }
+        self.try_lock(exclusive)
     }
 
     fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>> {
