@@ -2,7 +2,6 @@
 //!
 //! ```text
 //!   open: calls enter and leave, counted
-//!   open: calls enter and leave, counted
 //!     |  shut
 //!   shutting: calls in progress end, all others are refused with `Stopped`
 //!     |  none is in progress

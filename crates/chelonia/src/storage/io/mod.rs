@@ -233,10 +233,10 @@ pub trait File: Send + Sync + Debug {
     /// The bytes of the device that the file occupies.
     fn allocated_bytes(&self) -> Result<u64>;
 
-    /// Locks the file without waiting: exclusively, or shared with other readers. Fails with
-    /// `AlreadyOpen` if there is a conflicting lock. Released like the lock of a directory. Where
-    /// all users of a directory share its [`Directory::lock`] too, that suffices, and this does
-    /// nothing.
+    /// Locks the file exclusively, or shared with other readers. Fails with `AlreadyOpen` if there
+    /// is a conflicting lock, of which it waits only for one of a process that has died with writes
+    /// in flight. Released like the lock of a directory. Where all users of a directory share its
+    /// [`Directory::lock`] too, that suffices, and this does nothing.
     fn lock(&self, _exclusive: bool) -> Result<Box<dyn LockGuard>> {
         Ok(Box::new(Unneeded))
     }

@@ -24,7 +24,7 @@
 //! Thread-safety: every method may be called from any thread. Concurrent writes to overlapping
 //! ranges leave the bytes of either.
 
-use super::lock_file;
+use super::{holders, lock_file};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::runtime::clock::Clock;
@@ -302,11 +302,13 @@ impl File for DirectFile {
 
     fn lock(&self, exclusive: bool) -> Result<Box<dyn LockGuard>> {
         // The same open file as that of batched writes: the lock is released by its guard, or by
-        // the kernel when the process has died and its last write is done. The directory is locked
-        // by now, so only such writes can be in the way: they end soon.
+        // the kernel when the process has died and its last write is done, which is soon.
         for _ in 0..LOCK_TRIES {
             match self.try_lock(exclusive) {
-                Err(error) if error.kind() == ErrorKind::AlreadyOpen => {
+                Err(error)
+                    if error.kind() == ErrorKind::AlreadyOpen
+                        && holders::are_gone(self.block_descriptor()) =>
+                {
                     Clock::real().sleep(LOCK_INTERVAL);
                 }
                 locked => return locked,

@@ -1,4 +1,5 @@
-//! Finds the processes that have a database open, for the message of a refused open only.
+//! Finds the processes that have a database open: for the message of a refused open, and to tell a
+//! process that has it open from one that died with writes in flight.
 //!
 //! The kernel lists the holders of all locks in `/proc/locks`, a line each:
 //!
@@ -15,6 +16,7 @@
 use crate::storage::io::OPEN_ELSEWHERE;
 use rustix::fs::{fstat, major, minor};
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 /// The most processes named.
@@ -54,7 +56,7 @@ fn has_open(pid: u32, device: u64, inode: u64) -> bool {
 }
 
 /// The processes that hold a lock on `file`, as far as they can be found.
-fn pids(file: &File) -> Vec<u32> {
+fn pids(file: impl AsFd) -> Vec<u32> {
     let Ok(facts) = fstat(file) else { return Vec::new() };
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let (device, inode) = (facts.st_dev, facts.st_ino);
@@ -67,6 +69,19 @@ fn pids(file: &File) -> Vec<u32> {
     pids.sort_unstable();
     pids.dedup();
     pids
+}
+
+/// True if no process that can be found and lives holds a lock on `file`.
+pub fn are_gone(file: impl AsFd) -> bool {
+    !pids(file).into_iter().any(is_alive)
+}
+
+/// False for a process that has ended, whether its parent has noticed or not.
+fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state follows the name, which is in parentheses and may contain any.
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+    !matches!(state, Some('Z' | 'X'))
 }
 
 /// The message of an open that is refused because a lock on `file` is held.
@@ -109,6 +124,17 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_nobody_waited_for_has_ended() {
+        assert!(is_alive(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while is_alive(child.id()) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!is_alive(child.id()));
+    }
+
+    #[test]
     fn holders_are_found() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("lock");
@@ -119,9 +145,11 @@ mod tests {
         let other = File::open(&path).unwrap();
         let own = std::process::id();
         assert_eq!(pids(&other), [own]);
+        assert!(!are_gone(&other));
         assert_eq!(refusal(&other), format!("the database is in use by this process, pid {own}"));
         assert!(has_open(own, held.metadata().unwrap().dev(), held.metadata().unwrap().ino()));
         held.unlock().unwrap();
         assert_eq!(pids(&other), []);
+        assert!(are_gone(&other));
     }
 }
