@@ -182,17 +182,14 @@ impl Group {
         guard: &Guard,
     ) -> Result<Option<Option<RunHit>>> {
         let cached = &self.place.cached;
-        let blocks: Option<Vec<CachedBlock<'_>>>;
-        let blocks = if self.place.page_blocks == 1 {
+        if self.place.page_blocks == 1 {
             let Some(block) = cached.cached(self.blocks_of(page).start, guard) else {
                 return Ok(None);
             };
             return self.find_in(page, key, &[block]).map(Some);
-        } else {
-            blocks = self.blocks_of(page).map(|block| cached.cached(block, guard)).collect();
-            blocks
-        };
-        let Some(blocks) = blocks else { return Ok(None) };
+        }
+        let blocks = self.blocks_of(page).map(|block| cached.cached(block, guard));
+        let Some(blocks) = blocks.collect::<Option<Vec<_>>>() else { return Ok(None) };
         self.find_in(page, key, &blocks).map(Some)
     }
 

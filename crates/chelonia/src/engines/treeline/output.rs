@@ -11,7 +11,7 @@ use super::version::Parts;
 use crate::base::error::Result;
 use crate::engine::{ExtentKind, OwnedExtent};
 use crate::run::{RunBuilder, RunOptions};
-use crate::runtime::sync::{Mutex, Ordering};
+use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::storage::Storage;
 use crate::storage::quota::Quota;
 use crate::structure::NodeRef;
@@ -75,7 +75,7 @@ impl<'t> Output<'t> {
     }
 
     /// The storage.
-    pub fn storage(&self) -> &std::sync::Arc<Storage> {
+    pub fn storage(&self) -> &Arc<Storage> {
         self.node_cache.storage()
     }
 
