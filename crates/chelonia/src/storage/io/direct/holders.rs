@@ -1,5 +1,5 @@
-//! Finds the processes that have a database open: for the message of a refused open, and to tell a
-//! process that has it open from one that died with writes in flight.
+//! Finds the processes that have a database open: for the message of a refused open, and to
+//! distinguish a process that has it open from one that died with writes in flight.
 //!
 //! The kernel lists the holders of all locks in `/proc/locks`, a line each:
 //!
