@@ -39,6 +39,8 @@ pub enum KeyKind {
     Mixed(u64),
     /// Nearly ascending.
     Timestamps,
+    /// Near places that move on.
+    Moving,
     /// One per line.
     File(PathBuf),
 }
@@ -46,12 +48,13 @@ pub enum KeyKind {
 impl KeyKind {
     /// Reads an option.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let allowed = "allowed are random, sequential, timestamps, mixed:P with P from 0 to 100, \
-                       and file:PATH";
+        let allowed = "allowed are random, sequential, timestamps, moving, mixed:P with P from 0 \
+                       to 100, and file:PATH";
         match text.split_once(':') {
             None if text == "random" => Ok(KeyKind::Random),
             None if text == "sequential" => Ok(KeyKind::Sequential),
             None if text == "timestamps" => Ok(KeyKind::Timestamps),
+            None if text == "moving" => Ok(KeyKind::Moving),
             Some(("mixed", percent)) => match percent.parse() {
                 Ok(percent) if percent <= 100 => Ok(KeyKind::Mixed(percent)),
                 _ => Err(allowed.to_owned()),
@@ -81,6 +84,7 @@ impl std::fmt::Display for KeyKind {
             KeyKind::Sequential => f.write_str("sequential"),
             KeyKind::Mixed(percent) => write!(f, "mixed:{percent}"),
             KeyKind::Timestamps => f.write_str("timestamps"),
+            KeyKind::Moving => f.write_str("moving"),
             KeyKind::File(path) => write!(f, "file:{}", path.display()),
         }
     }

@@ -42,8 +42,8 @@ pub struct Common {
     /// Bytes of a value: one number, or a range such as 100..200
     #[arg(long, value_name = "BYTES", default_value = "120", value_parser = SizeRange::parse)]
     pub value_size: SizeRange,
-    /// random, sequential, mixed:P (P% random among sequential), timestamps, or file:PATH (one key
-    /// per line)
+    /// random, sequential, mixed:P (P% random among sequential), timestamps, moving (near places
+    /// that move on), or file:PATH (one key per line)
     #[arg(long, value_name = "KIND", default_value = "random", value_parser = KeyKind::parse)]
     pub keys: KeyKind,
     /// Durability of a write when its call returns: none, survives the end of the process, survives

@@ -47,6 +47,12 @@ pub struct Shape {
     /// Engine treeline: filled part of a new page, in percent [default: 85]
     #[arg(long, value_name = "PERCENT")]
     pub fill_percent: Option<u32>,
+    /// Engine treeline: error of linear models, in percent of a page; 0 for keys [default: 0]
+    #[arg(long, value_name = "PERCENT")]
+    pub epsilon_percent: Option<u32>,
+    /// Engine treeline: rounds of sweeps for which inserts are forecast [default: 0]
+    #[arg(long, value_name = "N")]
+    pub forecast_rounds: Option<u32>,
 }
 
 impl Shape {
@@ -76,6 +82,8 @@ impl Shape {
                 let mut options = TreelineOptions::new();
                 options.group_pages = self.group_pages;
                 options.fill_percent = self.fill_percent;
+                options.epsilon_percent = self.epsilon_percent;
+                options.forecast_rounds = self.forecast_rounds;
                 options.into()
             }
             _ => kind.into(),
@@ -106,9 +114,11 @@ impl Shape {
         if self.space_percent.is_some() && engine != Some(EngineKind::Splinter) {
             return refuse("--space-percent", "engine splinter");
         }
-        let has_pages = self.group_pages.is_some() || self.fill_percent.is_some();
-        if has_pages && engine != Some(EngineKind::Treeline) {
-            return refuse("--group-pages, --fill-percent", "engine treeline");
+        let of_pages =
+            [self.group_pages, self.fill_percent, self.epsilon_percent, self.forecast_rounds];
+        if of_pages.iter().any(Option::is_some) && engine != Some(EngineKind::Treeline) {
+            let option = "--group-pages, --fill-percent, --epsilon-percent, --forecast-rounds";
+            return refuse(option, "engine treeline");
         }
         Ok(())
     }
@@ -123,6 +133,8 @@ impl Shape {
             ("--space-percent", self.space_percent),
             ("--group-pages", self.group_pages),
             ("--fill-percent", self.fill_percent),
+            ("--epsilon-percent", self.epsilon_percent),
+            ("--forecast-rounds", self.forecast_rounds),
         ] {
             if let Some(value) = value {
                 arguments.extend([name.into(), value.to_string().into()]);

@@ -235,7 +235,7 @@ fn run_model(name: &'static str, arguments: &[&str]) -> Result<Vec<Record>> {
 
 #[test]
 fn a_sound_store_passes_every_phase() {
-    for keys in ["random", "sequential", "mixed:20", "timestamps"] {
+    for keys in ["random", "sequential", "mixed:20", "timestamps", "moving"] {
         let arguments = ["--keys", keys, "--key-size", "8..20", "--value-size", "16..200"];
         let records = run_model("sound", &arguments).unwrap();
         let phases: Vec<&str> = records.iter().map(|record| record.phase.as_str()).collect();

@@ -9,6 +9,7 @@
 //! | `sequential` | `r` | the record's key and one byte more |
 //! | `mixed:P` | `4 r`, or for P% of the records `4 p(r) + 1`, `p` a permutation | `4 r + 2` |
 //! | `timestamps` | nanoseconds: a record each millisecond, up to 64 ms out of order | 1 ns later |
+//! | `moving` | hot: near one of 128 places, which move on; in the lower half `r` | that half `r + 2^31` |
 //! | `file:PATH` | none: the key is the line | the record's key and a byte of 1 |
 //!
 //! Different records have different keys, which the permutations and `mix` being one-to-one ensures
@@ -40,6 +41,18 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Timestamps are out of order by less than this many records.
 const DISORDER: u64 = 64;
+
+/// Places of hot moving keys. The first ones have most of the keys.
+const PLACES: u64 = 128;
+
+/// The span of the keys of a place at one time: a 4096th of all keys.
+const PLACE_SPAN_BITS: u32 = 52;
+
+/// A place moves on by its span in this many records.
+const PLACE_RECORDS: u64 = 1 << 20;
+
+/// Of this many moving keys, one is anywhere.
+const MOVING_ANYWHERE: u64 = 10;
 
 /// The keys of a file, one after the other.
 #[derive(Debug)]
@@ -120,6 +133,7 @@ impl Keys {
             }
             KeyKind::Mixed(_) => 4 * record,
             KeyKind::Timestamps => timestamp(record),
+            KeyKind::Moving => moving(record),
             KeyKind::File(_) => return self.write_line(record, key),
         };
         self.finish(ordering, record, key);
@@ -132,6 +146,7 @@ impl Keys {
             KeyKind::Random => self.finish(mix(!record), record, key),
             KeyKind::Mixed(_) => self.finish(4 * record + 2, record, key),
             KeyKind::Timestamps => self.finish(timestamp(record) + 1, record, key),
+            KeyKind::Moving => self.finish(moving(record) ^ (1 << 31), record, key),
             KeyKind::Sequential => {
                 self.finish(record, record, key);
                 key.push(0);
@@ -185,6 +200,23 @@ fn timestamp(record: u64) -> u64 {
     // Records of one slot are fewer than `DISORDER` apart, so their keys differ.
     let within = record % DISORDER * (NANOS_PER_MILLI / DISORDER);
     FIRST_TIMESTAMP + slot * NANOS_PER_MILLI + within
+}
+
+/// A key near a place that is hot when the record is inserted; its lower half is the record.
+fn moving(record: u64) -> u64 {
+    const HALF: u64 = 1 << 32;
+    let chance = mix(!record);
+    let anywhere = mix(record);
+    let upper = if scale(chance, MOVING_ANYWHERE) == 0 {
+        anywhere
+    } else {
+        // A product of two even draws is skewed towards the first places.
+        let place = scale(mix(chance), PLACES) * scale(mix(chance + 1), PLACES) / PLACES;
+        let moved = record * ((1 << PLACE_SPAN_BITS) / PLACE_RECORDS);
+        mix(place).wrapping_add(moved).wrapping_add(anywhere >> (u64::BITS - PLACE_SPAN_BITS))
+    };
+    // Below that of queues.
+    upper.min((u64::from(u32::MAX) - 1) * HALF) / HALF * HALF + record % (HALF / 2)
 }
 
 impl FileKeys {
@@ -254,6 +286,7 @@ mod tests {
             KeyKind::Mixed(30),
             KeyKind::Mixed(100),
             KeyKind::Timestamps,
+            KeyKind::Moving,
         ] {
             for sizes in [SizeRange::fixed(8), SizeRange::new(9, 40)] {
                 let keys = keys(&kind, sizes, count);
@@ -286,6 +319,22 @@ mod tests {
         assert!((4500..5500).contains(&random), "{random}");
         let keys = keys(&KeyKind::Timestamps, SizeRange::fixed(8), count);
         assert!((100..count).all(|record| key(&keys, record) > key(&keys, record - 100)));
+    }
+
+    #[test]
+    fn moving_keys_are_near_each_other_and_far_from_later_ones() {
+        let spans = |from: u64| -> BTreeSet<u64> {
+            (from..from + 20_000).map(|record| moving(record) >> PLACE_SPAN_BITS).collect()
+        };
+        let (now, later) = (spans(0), spans(8 * PLACE_RECORDS));
+        // A tenth of the keys are anywhere: in up to 2,000 of 4,096 spans.
+        assert!((1_000..2_300).contains(&now.len()), "{}", now.len());
+        let hot = |from: u64, spans: &BTreeSet<u64>| {
+            (from..from + 2_000).filter(|record| spans.contains(&(moving(*record) >> 52))).count()
+        };
+        assert_eq!(hot(0, &now), 2_000);
+        assert!(hot(8 * PLACE_RECORDS, &now) < 1_500);
+        assert_eq!(hot(8 * PLACE_RECORDS, &later), 2_000);
     }
 
     #[test]

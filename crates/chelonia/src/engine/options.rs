@@ -40,6 +40,15 @@ const FILL_PERCENT: RangeInclusive<u32> = 50..=100;
 /// Default of the filled part of a new page, in percent.
 pub(crate) const FILL_PERCENT_DEFAULT: u32 = 85;
 
+/// Range of the error of a linear model, in percent of a page.
+const EPSILON_PERCENT: RangeInclusive<u32> = 0..=25;
+/// Default of the error of a linear model: none, bounds are keys.
+pub(crate) const EPSILON_PERCENT_DEFAULT: u32 = 0;
+/// Range of the number of rounds of sweeps for which inserts are forecast.
+const FORECAST_ROUNDS: RangeInclusive<u32> = 0..=100;
+/// Default number of rounds of sweeps for which inserts are forecast.
+pub(crate) const FORECAST_ROUNDS_DEFAULT: u32 = 0;
+
 /// The engine of a keyspace, with the options of that engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -187,7 +196,18 @@ impl EngineOptions {
             }
             Self::Treeline(options) => {
                 within("group_pages", options.group_pages, &GROUP_PAGES)?;
-                within("fill_percent", options.fill_percent, &FILL_PERCENT)
+                within("fill_percent", options.fill_percent, &FILL_PERCENT)?;
+                within("epsilon_percent", options.epsilon_percent, &EPSILON_PERCENT)?;
+                within("forecast_rounds", options.forecast_rounds, &FORECAST_ROUNDS)?;
+                let fill = options.fill_percent.unwrap_or(FILL_PERCENT_DEFAULT);
+                let epsilon = options.epsilon_percent.unwrap_or(EPSILON_PERCENT_DEFAULT);
+                if epsilon > 0 && fill + 2 * epsilon > 100 {
+                    return Err(Error::invalid(format!(
+                        "fill_percent is {fill} and epsilon_percent is {epsilon}: fill_percent and \
+                         twice epsilon_percent may not exceed 100; choose a smaller one"
+                    )));
+                }
+                Ok(())
             }
         }
     }
@@ -208,11 +228,12 @@ impl EngineOptions {
                 let space_percent = Some(space_percent.unwrap_or(SPACE_PERCENT_DEFAULT));
                 Self::Splinter(SplinterOptions { branch_bytes, fanout, space_percent })
             }
-            Self::Treeline(TreelineOptions { group_pages, fill_percent }) => {
-                let group_pages = Some(group_pages.unwrap_or(GROUP_PAGES_DEFAULT));
-                let fill_percent = Some(fill_percent.unwrap_or(FILL_PERCENT_DEFAULT));
-                Self::Treeline(TreelineOptions { group_pages, fill_percent })
-            }
+            Self::Treeline(chosen) => Self::Treeline(TreelineOptions {
+                group_pages: Some(chosen.group_pages.unwrap_or(GROUP_PAGES_DEFAULT)),
+                fill_percent: Some(chosen.fill_percent.unwrap_or(FILL_PERCENT_DEFAULT)),
+                epsilon_percent: Some(chosen.epsilon_percent.unwrap_or(EPSILON_PERCENT_DEFAULT)),
+                forecast_rounds: Some(chosen.forecast_rounds.unwrap_or(FORECAST_ROUNDS_DEFAULT)),
+            }),
         }
     }
 
@@ -239,6 +260,12 @@ impl EngineOptions {
             (Self::Treeline(stored), Self::Treeline(asked)) => {
                 of("group_pages", asked.group_pages, stored.group_pages)
                     .or_else(|| of("fill_percent", asked.fill_percent, stored.fill_percent))
+                    .or_else(|| {
+                        of("epsilon_percent", asked.epsilon_percent, stored.epsilon_percent)
+                    })
+                    .or_else(|| {
+                        of("forecast_rounds", asked.forecast_rounds, stored.forecast_rounds)
+                    })
             }
             (stored, asked) => {
                 let (stored, asked) = (stored.kind().name(), asked.kind().name());

@@ -77,6 +77,8 @@ fn options(keyspace: &KeyspaceCore, out: &mut dyn DumpVisitor) -> Result<()> {
         EngineOptions::Treeline(options) => fields.extend([
             ("group_pages", DumpField::number(options.group_pages.map(u64::from))),
             ("fill_percent", DumpField::number(options.fill_percent.map(u64::from))),
+            ("epsilon_percent", DumpField::number(options.epsilon_percent.map(u64::from))),
+            ("forecast_rounds", DumpField::number(options.forecast_rounds.map(u64::from))),
         ]),
         EngineOptions::Autumn(options) => {
             let LevelOptions {

@@ -3,8 +3,9 @@
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::engine::{
-    AutumnOptions, EngineKind, EngineOptions, FILL_PERCENT_DEFAULT, GROUP_PAGES_DEFAULT,
-    LevelOptions, PIVOTS_MAX, SplinterOptions, TreelineOptions, TurtleOptions,
+    AutumnOptions, EPSILON_PERCENT_DEFAULT, EngineKind, EngineOptions, FILL_PERCENT_DEFAULT,
+    FORECAST_ROUNDS_DEFAULT, GROUP_PAGES_DEFAULT, LevelOptions, PIVOTS_MAX, SplinterOptions,
+    TreelineOptions, TurtleOptions,
 };
 use crate::engines::EngineContext;
 use crate::filters::FilterKind;
@@ -269,10 +270,7 @@ impl StoredOptions {
                 let space = options.space_percent.unwrap_or(SPACE_PERCENT_OF_LAYOUT);
                 put_varint(&mut out, space.into());
             }
-            EngineOptions::Treeline(TreelineOptions { group_pages, fill_percent }) => {
-                put_varint(&mut out, group_pages.unwrap_or(GROUP_PAGES_DEFAULT).into());
-                put_varint(&mut out, fill_percent.unwrap_or(FILL_PERCENT_DEFAULT).into());
-            }
+            EngineOptions::Treeline(options) => put_pages(&mut out, options),
             EngineOptions::Turtle(_) | EngineOptions::Splinter(_) => {}
         }
         out
@@ -308,7 +306,7 @@ impl StoredOptions {
         match layout {
             LAYOUT_LEVELS => levels = Some(take_levels(&mut decoder)?),
             LAYOUT_SPACE => space_percent = Some(decoder.varint_u32()?),
-            LAYOUT_PAGES => pages = Some((decoder.varint_u32()?, decoder.varint_u32()?)),
+            LAYOUT_PAGES => pages = Some(take_pages(&mut decoder)?),
             _ => {}
         }
         decoder.finish()?;
@@ -325,10 +323,10 @@ impl StoredOptions {
                 fanout: Some(pivots_max),
                 space_percent: Some(space.unwrap_or(SPACE_PERCENT_OF_LAYOUT)),
             }),
-            (EngineKind::Treeline, None, None, Some((pages, fill)))
+            (EngineKind::Treeline, None, None, Some(pages))
                 if pivots_max == PIVOTS_MAX && leaf_bytes.is_none() =>
             {
-                TreelineOptions::new().group_pages(pages).fill_percent(fill).into()
+                pages.into()
             }
             _ => return Err(out_of_range()),
         };
@@ -337,6 +335,23 @@ impl StoredOptions {
         }
         Ok(Self { engine, filter, filter_bits_per_key, checkpoint_distance })
     }
+}
+
+fn put_pages(out: &mut Vec<u8>, options: TreelineOptions) {
+    let TreelineOptions { group_pages, fill_percent, epsilon_percent, forecast_rounds } = options;
+    put_varint(out, group_pages.unwrap_or(GROUP_PAGES_DEFAULT).into());
+    put_varint(out, fill_percent.unwrap_or(FILL_PERCENT_DEFAULT).into());
+    put_varint(out, epsilon_percent.unwrap_or(EPSILON_PERCENT_DEFAULT).into());
+    put_varint(out, forecast_rounds.unwrap_or(FORECAST_ROUNDS_DEFAULT).into());
+}
+
+fn take_pages(decoder: &mut Decoder<'_>) -> Result<TreelineOptions> {
+    Ok(TreelineOptions {
+        group_pages: Some(decoder.varint_u32()?),
+        fill_percent: Some(decoder.varint_u32()?),
+        epsilon_percent: Some(decoder.varint_u32()?),
+        forecast_rounds: Some(decoder.varint_u32()?),
+    })
 }
 
 fn put_levels(out: &mut Vec<u8>, levels: LevelOptions) {
@@ -387,7 +402,8 @@ mod tests {
         assert_eq!(StoredOptions::decode(&lacking).err().unwrap().kind(), ErrorKind::Corrupt);
         let mut bytes = stored.encode();
         assert_eq!(StoredOptions::decode(&bytes).unwrap(), stored);
-        let engine = TreelineOptions::new().group_pages(4).fill_percent(70).into();
+        let engine = TreelineOptions::new().group_pages(4).fill_percent(70);
+        let engine = engine.epsilon_percent(5).forecast_rounds(2).into();
         let paged = StoredOptions { engine, ..stored.clone() };
         assert_eq!(StoredOptions::decode(&paged.encode()).unwrap(), paged);
         for (layout, kind) in [(LAYOUT_PAGES + 1, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)]

@@ -7,7 +7,11 @@
 //!   first key of the group   user:1042:a
 //!   bounds                         1043   1077:c   2        common: 5 bytes, `user:`
 //! ```
+//!
+//! Or the bounds follow from a line (`line.rs`), which takes less memory than keys, and leaves the
+//! choice of what is in a page to the line.
 
+use super::line::Line;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::KEY_BYTES_MAX;
@@ -15,8 +19,17 @@ use crate::structure::{Allowance, SharedKey};
 use std::cmp::Ordering;
 
 /// The lower bounds of the second and later pages of a group.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Bounds {
+    /// A key for each.
+    Keys(BoundKeys),
+    /// A line from which they follow, of at least two pages.
+    Line(Line),
+}
+
+/// Bounds as keys.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Bounds {
+pub struct BoundKeys {
     /// Bytes of the group's first key that all bounds begin with.
     common: usize,
     /// The rest of each bound, one after the other.
@@ -24,6 +37,10 @@ pub struct Bounds {
     /// Where each rest ends.
     ends: Box<[u32]>,
 }
+
+/// Forms of encoded bounds.
+const KEYS: u8 = 0;
+const LINE: u8 = 1;
 
 impl Bounds {
     /// Stores `bounds`, ascending and greater than `first`.
@@ -37,24 +54,26 @@ impl Bounds {
             rests.extend_from_slice(&bound[common..]);
             ends.push(u32::try_from(rests.len()).unwrap_or(u32::MAX));
         }
-        Self { common, rests: rests.into(), ends: ends.into() }
+        Self::Keys(BoundKeys { common, rests: rests.into(), ends: ends.into() })
     }
 
     /// Number of bounds: one less than pages.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn rest(&self, index: usize) -> &[u8] {
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
-        &self.rests[start..self.ends[index] as usize]
+        match self {
+            Self::Keys(keys) => keys.ends.len(),
+            Self::Line(line) => line.pages - 1,
+        }
     }
 
     /// Bound `index`, of the page after page `index`.
     #[must_use]
     pub fn key(&self, first: &SharedKey, index: usize) -> Vec<u8> {
-        [&first.prefix(self.common), self.rest(index)].concat()
+        match self {
+            Self::Keys(keys) => [&first.prefix(keys.common), keys.rest(index)].concat(),
+            // A line leads to all its pages.
+            Self::Line(line) => line.bound(first, index + 1).unwrap_or_default(),
+        }
     }
 
     /// The page that may have `key`: the number of bounds that are not greater. `first` is the
@@ -62,6 +81,62 @@ impl Bounds {
     #[inline]
     #[must_use]
     pub fn page_of(&self, first: &SharedKey, key: &[u8]) -> usize {
+        match self {
+            Self::Keys(keys) => keys.page_of(first, key),
+            Self::Line(line) => line.page_of(first, key),
+        }
+    }
+
+    /// Heap memory in bytes.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Keys(keys) => keys.rests.len() + 4 * keys.ends.len(),
+            Self::Line(_) => 0,
+        }
+    }
+
+    /// Appends the bounds: 1 form; then a line, or v bytes in common with the first key; each:
+    /// v length, the rest.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Keys(keys) => {
+                out.push(KEYS);
+                put_varint(out, keys.common as u64);
+                for index in 0..keys.ends.len() {
+                    put_bytes(out, keys.rest(index));
+                }
+            }
+            Self::Line(line) => {
+                out.push(LINE);
+                line.encode(out);
+            }
+        }
+    }
+
+    /// Decodes `count` bounds of a group that begins at `first`.
+    pub fn decode(
+        decoder: &mut Decoder<'_>,
+        first: &SharedKey,
+        count: usize,
+        allowance: &mut Allowance,
+    ) -> Result<Self> {
+        match decoder.u8()? {
+            KEYS => BoundKeys::decode(decoder, first, count, allowance).map(Self::Keys),
+            LINE => Line::decode(decoder, first, count + 1).map(Self::Line),
+            _ => Err(decoder.damaged("the bounds of a group have an unknown form")),
+        }
+    }
+}
+
+impl BoundKeys {
+    fn rest(&self, index: usize) -> &[u8] {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        &self.rests[start..self.ends[index] as usize]
+    }
+
+    #[inline]
+    fn page_of(&self, first: &SharedKey, key: &[u8]) -> usize {
         if self.ends.is_empty() {
             return 0;
         }
@@ -83,22 +158,7 @@ impl Bounds {
         low
     }
 
-    /// Heap memory in bytes.
-    #[must_use]
-    pub fn heap_bytes(&self) -> usize {
-        self.rests.len() + 4 * self.ends.len()
-    }
-
-    /// Appends the bounds: v bytes in common with the first key; each: v length, the rest.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        put_varint(out, self.common as u64);
-        for index in 0..self.count() {
-            put_bytes(out, self.rest(index));
-        }
-    }
-
-    /// Decodes `count` bounds of a group that begins at `first` and ends before `next`.
-    pub fn decode(
+    fn decode(
         decoder: &mut Decoder<'_>,
         first: &SharedKey,
         count: usize,

@@ -21,7 +21,8 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `group` | [`Group`]: the reference to a group; its pages through the cache |
-//! | `bounds` | the first keys of the pages of a group, short |
+//! | `bounds` | [`Bounds`]: the lower bounds of the pages of a group, short |
+//! | `line`, `fit` | [`Line`]: a line from keys to pages, from which bounds follow; [`Fit`]: finding one |
 //! | `image` | [`PageBuilder`]: entries to the blocks of a page |
 //! | `stream` | [`PageStream`]: the entries of pages in memory, in order |
 //! | `load` | [`LoadedPages`]: pages of a group, read together |
@@ -32,13 +33,17 @@
 //! 2. The pages of a group are in key order, each with its own key range; their slots differ.
 
 mod bounds;
+mod fit;
 mod group;
 mod image;
+mod line;
 mod load;
 mod stream;
 
 pub use bounds::Bounds;
+pub use fit::Fit;
 pub use group::{Group, Place, SLOTS_MAX};
 pub use image::{PageBuilder, blocks_of_page};
+pub use line::{Line, POSITION_BYTES};
 pub use load::{LoadedPages, Reading};
 pub use stream::PageStream;

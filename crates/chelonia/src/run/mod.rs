@@ -48,7 +48,7 @@ pub use read::{
     RunStream, Steps, find_many, find_newest, first_blocks, scan_blocks_max,
 };
 pub use reference::RunRef;
-pub use totals::{Totals, weight};
+pub use totals::{Totals, even_ranges, weight};
 
 #[cfg(feature = "internals")]
 pub use build::{blocks::Blocks, index::IndexBuilder};

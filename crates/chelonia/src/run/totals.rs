@@ -3,8 +3,8 @@
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::dump::DumpField;
 use crate::base::error::Result;
-use crate::base::stream::Update;
-use std::ops::{AddAssign, SubAssign};
+use crate::base::stream::{SortedUpdates, Update};
+use std::ops::{AddAssign, Range, SubAssign};
 
 /// Overhead of an entry in a run besides its key and value: slot, head and lengths, in bytes.
 const ENTRY_OVERHEAD: u64 = 8;
@@ -92,6 +92,35 @@ impl SubAssign for Totals {
 /// The weight of `entries` entries with `bytes` bytes of keys and inline values.
 pub fn weight(entries: u64, bytes: u64) -> u64 {
     bytes.saturating_add(entries.saturating_mul(ENTRY_OVERHEAD))
+}
+
+/// Divides the ranks of `updates` into ranges of similar weight, each about `weight_max` or less.
+#[must_use]
+pub fn even_ranges(updates: &dyn SortedUpdates, weight_max: u64) -> Vec<Range<usize>> {
+    let count = updates.len();
+    let weight_to = |rank: usize| weight(rank as u64, updates.bytes_before(rank));
+    let total = weight_to(count);
+    let parts = total.div_ceil(weight_max.max(1)).max(1);
+    let mut ranges = Vec::new();
+    let mut start = 0;
+    for part in 1..=parts {
+        let target = total / parts * part;
+        let (mut low, mut high) = (start, count);
+        while low < high {
+            let middle = low.midpoint(high);
+            if weight_to(middle) < target {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let end = if part == parts { count } else { low };
+        if end > start {
+            ranges.push(start..end);
+            start = end;
+        }
+    }
+    ranges
 }
 
 #[cfg(test)]

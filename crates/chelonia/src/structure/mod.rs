@@ -18,19 +18,24 @@
 //! | `node_cache` | the nodes in memory ([`Slot`], [`NodeCache`]) |
 //! | `shared_key` | the keys of nodes ([`SharedKey`]) |
 //! | `key_view` | borrowed views of keys ([`KeyView`]) |
+//! | `root` | the root blob of a tree with one directory ([`DirectoryRoot`]) |
+//! | `events` | counters of events |
 //! | `pieces` | comparison of keys that are stored in pieces |
 //!
 //! Each engine defines the content of its nodes ([`Structure`]).
 
 mod allowance;
+pub mod events;
 mod key_view;
 mod node_cache;
 mod pieces;
+mod root;
 mod shared_key;
 
 pub use allowance::{Allowance, list_of};
 pub use key_view::KeyView;
 pub use node_cache::{NodeCache, Slot, Structure};
+pub use root::DirectoryRoot;
 pub use shared_key::{SHARED_MIN, SharedKey, begun_by};
 
 use crate::base::codec::{Decoder, put_varint};

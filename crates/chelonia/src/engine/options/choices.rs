@@ -51,6 +51,10 @@ pub struct TreelineOptions {
     pub group_pages: Option<u32>,
     /// See [`Self::fill_percent()`].
     pub fill_percent: Option<u32>,
+    /// See [`Self::epsilon_percent()`].
+    pub epsilon_percent: Option<u32>,
+    /// See [`Self::forecast_rounds()`].
+    pub forecast_rounds: Option<u32>,
 }
 
 /// The shape of the levels of engine `autumn`.
@@ -171,7 +175,7 @@ impl SplinterOptions {
 impl TreelineOptions {
     /// Creates options with nothing chosen.
     pub const fn new() -> Self {
-        Self { group_pages: None, fill_percent: None }
+        Self { group_pages: None, fill_percent: None, epsilon_percent: None, forecast_rounds: None }
     }
 
     /// Sets the maximum number of pages of a group (1 to 32, default 16): pages of a group are
@@ -191,6 +195,30 @@ impl TreelineOptions {
     /// inserts fit before pages are divided, and the keyspace takes more space.
     pub const fn fill_percent(mut self, percent: u32) -> Self {
         self.fill_percent = Some(percent);
+        self
+    }
+
+    /// Sets how pages of new groups are found (0 to 25, default 0). With 0, by keys between them.
+    /// With more, by linear models as in the TreeLine paper: a group has as many pages as one line
+    /// from keys to pages describes with an error of this much of a page, in percent. The index in
+    /// memory is smaller then, and groups have fewer pages. A page may have this much more than
+    /// `fill_percent` at each end, so that `fill_percent` and twice this may not exceed 100.
+    ///
+    /// ```
+    /// # use chelonia::TreelineOptions;
+    /// let options = TreelineOptions::new().fill_percent(80).epsilon_percent(10);
+    /// assert_eq!(options.epsilon_percent, Some(10));
+    /// ```
+    pub const fn epsilon_percent(mut self, percent: u32) -> Self {
+        self.epsilon_percent = Some(percent);
+        self
+    }
+
+    /// Sets for how many rounds of sweeps new pages have space, by a forecast from the inserts of
+    /// the round before (0 to 100, default 0). With 0, all pages are filled to
+    /// `fill_percent`; otherwise less where inserts are expected.
+    pub const fn forecast_rounds(mut self, rounds: u32) -> Self {
+        self.forecast_rounds = Some(rounds);
         self
     }
 }

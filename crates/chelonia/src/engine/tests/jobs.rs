@@ -3,7 +3,7 @@
 use super::uniform;
 use super::world::{Model, Tried, World};
 use crate::base::error::ErrorKind;
-use crate::engine::{Job, Work};
+use crate::engine::{Job, Work, do_job};
 use crate::runtime::rng::Rng;
 use crate::runtime::workers::Workers;
 use crate::storage::io::fault::{Call, Fault};
@@ -138,4 +138,39 @@ pub fn fail_in_jobs<E: Tried>(
         world.maintain();
     }
     failed
+}
+
+/// A job of a tree whose caches are empty changes nothing if a write, read or allocation fails.
+pub fn failed_jobs_change_nothing<E: Tried>(
+    options: E::Options,
+    make_due: &dyn Fn(&mut World<E>, &mut Rng),
+) {
+    let mut rng = Rng::new(6);
+    for call in [Call::Write, Call::Read, Call::Allocate] {
+        let mut world = World::<E>::new(options, 1);
+        let mut failed = 0;
+        for round in 0..24 {
+            make_due(&mut world, &mut rng);
+            // Discard the caches: the job must read its inputs.
+            world.reopen();
+            let root = world.tree.root().unwrap();
+            let used = world.storage.stats().space.used_blocks;
+            world.faults.fail(Fault::once(call, round % 11));
+            let done = do_job(&world.tree, &work(&world.workers));
+            world.faults.heal();
+            match done {
+                Err(error) => {
+                    failed += 1;
+                    assert_eq!(error.kind(), ErrorKind::Io);
+                    assert_eq!(world.tree.root().unwrap(), root);
+                    assert_eq!(world.storage.stats().space.used_blocks, used);
+                }
+                Ok(Some(absorbed)) => world.note(&Model::new(), absorbed),
+                Ok(None) => {}
+            }
+            world.maintain();
+        }
+        world.check(&mut rng);
+        assert!(failed > 2, "{call:?} failed {failed} times");
+    }
 }

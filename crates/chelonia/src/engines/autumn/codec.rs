@@ -1,5 +1,5 @@
-//! On-disk encoding of nodes, of the directory that lists them, and of the root blob, and how the
-//! node cache loads nodes. Block layout of nodes and the directory: `structure/mod.rs`.
+//! On-disk encoding of nodes and of the directory that lists them, and how the node cache loads
+//! nodes. Block layout of both: `structure/mod.rs`; root blob: `structure/root.rs`.
 //!
 //! ```text
 //! node     0    1  format ([`NODE_FORMAT`])
@@ -14,10 +14,6 @@
 //!              v  entries that are not live (0: all of the run is live, nothing follows)
 //!              v  tombstones and v bytes of these
 //!              v  large values that are not live
-//!
-//! root     0    1  format ([`ROOT_FORMAT`])
-//!          1    1  0 = empty tree, nothing follows; 1 = `NodeRef` of the directory,
-//!               v  blocks of everything that the tree refers to
 //!
 //! directory 0   1  format ([`DIRECTORY_FORMAT`])
 //!          1    v  sequences of level 0
@@ -37,7 +33,7 @@
 
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
-use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
+use crate::base::limits::KEY_BYTES_MAX;
 use crate::engines::autumn::merge::garnering::LEVELS_MAX;
 use crate::engines::autumn::table::{Listed, NODE_TABLES_MAX, Node, NodeCache, Sequence, Table};
 use crate::memory::budget::Charge;
@@ -46,8 +42,6 @@ use crate::structure::{Allowance, NodeRef, SharedKey, Structure, list_of};
 
 /// Format byte at the start of every node.
 const NODE_FORMAT: u8 = 1;
-/// Format byte at the start of every root blob.
-const ROOT_FORMAT: u8 = 1;
 /// Format byte at the start of every directory.
 const DIRECTORY_FORMAT: u8 = 1;
 /// Maximum number of sequences in level 0.
@@ -164,48 +158,6 @@ impl Structure for Node {
 
     fn keep(&mut self, charge: Charge) {
         self.charge = Some(charge);
-    }
-}
-
-/// Contents of a root blob: location of the directory, and number of blocks of the tree.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct RootBlob {
-    /// `None` for an empty tree.
-    pub directory: Option<NodeRef>,
-    /// Number of blocks of everything the tree refers to.
-    pub disk_blocks: u64,
-}
-
-impl RootBlob {
-    /// Encodes the blob.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![ROOT_FORMAT, u8::from(self.directory.is_some())];
-        if let Some(directory) = self.directory {
-            directory.encode(&mut out);
-            put_varint(&mut out, self.disk_blocks);
-        }
-        out
-    }
-
-    /// Decodes a blob.
-    pub fn decode(blob: &[u8]) -> Result<Self> {
-        let mut decoder = Decoder::new(blob, "root of an autumn tree");
-        if decoder.u8()? != ROOT_FORMAT {
-            return Err(decoder.damaged("unknown format"));
-        }
-        let root = match decoder.u8()? {
-            0 => Self::default(),
-            1 => {
-                let directory = Some(NodeRef::decode(&mut decoder)?);
-                Self { directory, disk_blocks: decoder.varint()? }
-            }
-            _ => return Err(decoder.damaged("the empty flag is neither 0 nor 1")),
-        };
-        if root.disk_blocks > u64::MAX / BLOCK_BYTES_U64 / 2 {
-            return Err(decoder.damaged("the block count exceeds the maximum of a file"));
-        }
-        decoder.finish()?;
-        Ok(root)
     }
 }
 

@@ -1,36 +1,8 @@
 //! Event counters of a tree since it was opened.
 
-use crate::runtime::sync::{AtomicU64, Ordering};
+use crate::structure::events::event_counters;
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// Counters of one tree. Thread-safe.
-        #[derive(Default)]
-        pub(super) struct Counters {
-            $($(#[$doc])* pub $name: AtomicU64,)*
-            /// Bytes written for runs.
-            pub run_bytes: AtomicU64,
-            /// Bytes written for nodes.
-            pub node_bytes: AtomicU64,
-            /// Bytes of runs read by merges.
-            pub read_bytes: AtomicU64,
-        }
-
-        impl Counters {
-            /// Lists all counters with their names.
-            pub fn list(&self, (loaded, evicted): (u64, u64)) -> Vec<(&'static str, u64)> {
-                let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-                vec![
-                    $(($text, read(&self.$name)),)*
-                    ("nodes_loaded", loaded),
-                    ("nodes_evicted", evicted),
-                ]
-            }
-        }
-    };
-}
-
-counters! {
+event_counters! {
     /// Memtables that became sequences of level 0.
     absorbs = "absorbs",
     /// Sets of level-0 sequences whose merge into level 1 began.
@@ -53,13 +25,4 @@ counters! {
     entries_shadowed = "entries_shadowed",
     /// Tables left in their level because of unreadable blocks.
     tables_stuck = "tables_stuck",
-}
-
-impl Counters {
-    /// Adds `times` to a counter.
-    pub fn add(count: &AtomicU64, times: u64) {
-        if times > 0 {
-            count.fetch_add(times, Ordering::Relaxed);
-        }
-    }
 }

@@ -32,7 +32,7 @@
 //! its run; then `claims`; `newest` only briefly, and no other lock is taken while it is held.
 
 use self::check::damage::Damage;
-use self::codec::{Directory, LEVEL0_MAX, RootBlob};
+use self::codec::{Directory, LEVEL0_MAX};
 use self::counters::Counters;
 use self::merge::claims::Claims;
 use self::merge::job::Planned;
@@ -52,7 +52,7 @@ use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
 use crate::storage::quota::Quota;
-use crate::structure::SharedKey;
+use crate::structure::{DirectoryRoot, SharedKey, events};
 use std::collections::BTreeMap;
 
 mod bounds;
@@ -72,10 +72,13 @@ mod tests;
 /// Approximate bytes of the nodes and the directory written by one reclaiming unit.
 const RECLAIM_NODES_BYTES: u64 = 64 << 10;
 
+/// The root blob, in errors.
+const ROOT: &str = "root of an autumn tree";
+
 /// Decodes a root blob, for tests.
 #[cfg(feature = "internals")]
 pub fn decode_root(bytes: &[u8]) -> Result<()> {
-    RootBlob::decode(bytes).map(|_| ())
+    DirectoryRoot::decode(bytes, ROOT).map(|_| ())
 }
 
 /// Decodes a node and a directory, for tests.
@@ -144,7 +147,10 @@ impl Autumn {
         root: Option<&[u8]>,
     ) -> Result<Self> {
         let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
-        let blob = root.map_or_else(|| Ok(RootBlob::default()), RootBlob::decode)?;
+        let blob = match root {
+            Some(root) => DirectoryRoot::decode(root, ROOT)?,
+            None => DirectoryRoot::default(),
+        };
         let directory = match blob.directory {
             Some(place) => Directory::decode(&place.read(storage)?, &node_cache)
                 .map_err(|error| error.at(DATA_FILE, place.extent.offset()))?,
@@ -230,7 +236,7 @@ impl Autumn {
         };
         next.level0.insert(0, Arc::new(sequence));
         let absorbed = self.publish(&version, next, output)?;
-        Counters::add(&self.shared.counters.absorbs, 1);
+        events::add(&self.shared.counters.absorbs, 1);
         self.reassess(&writer.stuck);
         Ok(absorbed)
     }
@@ -282,7 +288,7 @@ impl Engine for Autumn {
 
     fn root(&self) -> Result<Vec<u8>> {
         let version = self.newest();
-        let blob = RootBlob { directory: version.directory, disk_blocks: version.disk_blocks };
+        let blob = DirectoryRoot { directory: version.directory, disk_blocks: version.disk_blocks };
         Ok(blob.encode())
     }
 
@@ -364,7 +370,7 @@ impl Engine for Autumn {
             leaf_bytes,
             buffered_bytes: all - leaf_bytes,
             disk_bytes: version.disk_blocks * BLOCK_BYTES_U64,
-            run_bytes_written: read(&counters.run_bytes),
+            run_bytes_written: read(&counters.data_bytes),
             node_bytes_written: read(&counters.node_bytes),
             merge_bytes_read: read(&counters.read_bytes),
             events: counters.list(self.shared.node_cache.moves()),

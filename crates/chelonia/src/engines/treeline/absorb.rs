@@ -4,7 +4,6 @@
 
 use super::Treeline;
 use super::codec::STAGED_MAX;
-use super::counters::Counters;
 use super::output::Output;
 use super::staged::{Staged, Table};
 use super::sweep::updates::StagedStream;
@@ -14,11 +13,10 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, SortedUpdates};
 use crate::engine::{Absorbed, OwnedExtent, Work, WriteBudget};
 use crate::merge::{Merge, Tombstones, UpdatesStream, small_neighbours};
-use crate::run::{RunBuilder, weight};
+use crate::run::{RunBuilder, even_ranges, weight};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
-use crate::structure::SharedKey;
+use crate::structure::{SharedKey, events};
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 /// Number of runs that are built side by side.
 const BUILDERS_MAX: usize = 4;
@@ -50,7 +48,7 @@ impl Treeline {
         };
         parts.staged.insert(0, Staged::new(tables, self.storage().budget()));
         let absorbed = self.publish(&version, parts, output)?;
-        Counters::add(&self.shared.counters.absorbs, 1);
+        events::add(&self.shared.counters.absorbs, 1);
         self.note_pending();
         Ok(absorbed)
     }
@@ -71,7 +69,7 @@ impl Treeline {
                 output.gain(gained);
                 output.lose(lost);
                 parts.staged.splice(group, [Staged::new(tables, self.storage().budget())]);
-                Counters::add(&self.shared.counters.gathered, 1);
+                events::add(&self.shared.counters.gathered, 1);
             }
             // The updates can still be staged.
             Err(_) => drop(own.into_ledger().roll_back(self.storage())),
@@ -84,7 +82,7 @@ impl Treeline {
         output: &Output<'_>,
         work: &Work<'_>,
     ) -> Result<Vec<Table>> {
-        let ranges = ranges_of(updates, self.config().run_bytes);
+        let ranges = even_ranges(updates, self.config().run_bytes);
         let written: Vec<Mutex<Option<Table>>> = ranges.iter().map(|_| Mutex::default()).collect();
         work.workers.at_most(BUILDERS_MAX).run(ranges.len(), &|index| {
             let ranks = ranges[index].clone();
@@ -139,31 +137,4 @@ fn finish(builder: &mut RunBuilder, output: &Output<'_>) -> Result<Table> {
     output.gain([table.owned()]);
     output.counters.data_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
     Ok(table)
-}
-
-/// Divides the ranks into ranges of about `bytes` each.
-fn ranges_of(updates: &dyn SortedUpdates, bytes: u64) -> Vec<Range<usize>> {
-    let count = updates.len();
-    let weight_to = |rank: usize| weight(rank as u64, updates.bytes_before(rank));
-    let parts = weight_to(count).div_ceil(bytes).max(1);
-    let mut ranges = Vec::new();
-    let mut start = 0;
-    for part in 1..=parts {
-        let target = weight_to(count) / parts * part;
-        let (mut low, mut high) = (start, count);
-        while low < high {
-            let middle = low.midpoint(high);
-            if weight_to(middle) < target {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        let end = if part == parts { count } else { low };
-        if end > start {
-            ranges.push(start..end);
-            start = end;
-        }
-    }
-    ranges
 }

@@ -1,15 +1,11 @@
-//! On-disk encoding of nodes, of the directory, and of the root blob. Block layout of nodes and of
-//! the directory: `structure/mod.rs`; groups: `pages/group.rs`.
+//! On-disk encoding of nodes and of the directory. Block layout of both: `structure/mod.rs`; root
+//! blob: `structure/root.rs`; groups: `pages/group.rs`.
 //!
 //! ```text
 //! node     0    1  format ([`NODE_FORMAT`])
 //!          1    v  groups
 //!                  groups; each: v bytes that its first bound shares with that of the group
 //!                  before, v length of the rest, the rest; the group
-//!
-//! root     0    1  format ([`ROOT_FORMAT`])
-//!          1    1  0 = empty tree, nothing follows; 1 = `NodeRef` of the directory,
-//!               v  blocks of everything that the tree refers to
 //!
 //! directory 0   1  format ([`DIRECTORY_FORMAT`])
 //!          1    v  staged memtables; v those of them that are being swept;
@@ -28,7 +24,7 @@ use super::staged::{Staged, Table};
 use super::version::Parts;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
-use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
+use crate::base::limits::KEY_BYTES_MAX;
 use crate::memory::budget::Charge;
 use crate::pages::{Group, SLOTS_MAX};
 use crate::run::{OpenRuns, RunRef, Totals};
@@ -37,8 +33,6 @@ use crate::structure::{Allowance, NodeRef, SharedKey, Structure, list_of};
 
 /// Format byte at the start of every node.
 const NODE_FORMAT: u8 = 1;
-/// Format byte at the start of every root blob.
-const ROOT_FORMAT: u8 = 1;
 /// Format byte at the start of every directory.
 const DIRECTORY_FORMAT: u8 = 1;
 /// Maximum number of staged memtables.
@@ -111,48 +105,6 @@ impl Structure for Node {
 
     fn keep(&mut self, charge: Charge) {
         self.charge = Some(charge);
-    }
-}
-
-/// Contents of a root blob: location of the directory, and number of blocks of the tree.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct RootBlob {
-    /// `None` for an empty tree.
-    pub directory: Option<NodeRef>,
-    /// Number of blocks of everything the tree refers to.
-    pub disk_blocks: u64,
-}
-
-impl RootBlob {
-    /// Encodes the blob.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![ROOT_FORMAT, u8::from(self.directory.is_some())];
-        if let Some(directory) = self.directory {
-            directory.encode(&mut out);
-            put_varint(&mut out, self.disk_blocks);
-        }
-        out
-    }
-
-    /// Decodes a blob.
-    pub fn decode(blob: &[u8]) -> Result<Self> {
-        let mut decoder = Decoder::new(blob, "root of a treeline tree");
-        if decoder.u8()? != ROOT_FORMAT {
-            return Err(decoder.damaged("unknown format"));
-        }
-        let root = match decoder.u8()? {
-            0 => Self::default(),
-            1 => {
-                let directory = Some(NodeRef::decode(&mut decoder)?);
-                Self { directory, disk_blocks: decoder.varint()? }
-            }
-            _ => return Err(decoder.damaged("the empty flag is neither 0 nor 1")),
-        };
-        if root.disk_blocks > u64::MAX / BLOCK_BYTES_U64 / 2 {
-            return Err(decoder.damaged("the block count exceeds the maximum of a file"));
-        }
-        decoder.finish()?;
-        Ok(root)
     }
 }
 

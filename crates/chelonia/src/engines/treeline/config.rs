@@ -2,7 +2,10 @@
 
 use super::node::NODE_GROUPS_MAX;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::engine::{FILL_PERCENT_DEFAULT, GROUP_PAGES_DEFAULT, TreelineOptions};
+use crate::engine::{
+    EPSILON_PERCENT_DEFAULT, FILL_PERCENT_DEFAULT, FORECAST_ROUNDS_DEFAULT, GROUP_PAGES_DEFAULT,
+    TreelineOptions,
+};
 use crate::pages::SLOTS_MAX;
 use crate::run::RunOptions;
 use crate::storage::block::BLOCK_PAYLOAD_BYTES;
@@ -35,6 +38,10 @@ pub struct TreelineConfig {
     pub node_groups: usize,
     /// Part of a new page that is filled, in percent.
     pub fill_percent: usize,
+    /// Error of linear models, in percent of a page; 0 for bounds as keys.
+    pub epsilon_percent: usize,
+    /// Rounds of sweeps for which new pages have space.
+    pub forecast_rounds: u32,
     /// Approximate bytes of updates in one absorb.
     pub checkpoint_distance: u64,
     /// Size of a staged run, if memory allows runs of that size.
@@ -53,6 +60,8 @@ impl TreelineConfig {
             group_pages: options.group_pages.unwrap_or(GROUP_PAGES_DEFAULT) as usize,
             node_groups: NODE_GROUPS_MAX,
             fill_percent: options.fill_percent.unwrap_or(FILL_PERCENT_DEFAULT) as usize,
+            epsilon_percent: options.epsilon_percent.unwrap_or(EPSILON_PERCENT_DEFAULT) as usize,
+            forecast_rounds: options.forecast_rounds.unwrap_or(FORECAST_ROUNDS_DEFAULT),
             checkpoint_distance,
             run_bytes: RUN_BYTES,
             sweep_bytes: SWEEP_BYTES,

@@ -1,36 +1,8 @@
 //! Event counters of a tree since it was opened.
 
-use crate::runtime::sync::{AtomicU64, Ordering};
+use crate::structure::events::event_counters;
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// Counters of one tree. Thread-safe.
-        #[derive(Default)]
-        pub(super) struct Counters {
-            $($(#[$doc])* pub $name: AtomicU64,)*
-            /// Bytes written for runs and pages.
-            pub data_bytes: AtomicU64,
-            /// Bytes written for nodes.
-            pub node_bytes: AtomicU64,
-            /// Bytes of runs and pages read by sweeps.
-            pub read_bytes: AtomicU64,
-        }
-
-        impl Counters {
-            /// Lists all counters with their names.
-            pub fn list(&self, (loaded, evicted): (u64, u64)) -> Vec<(&'static str, u64)> {
-                let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-                vec![
-                    $(($text, read(&self.$name)),)*
-                    ("nodes_loaded", loaded),
-                    ("nodes_evicted", evicted),
-                ]
-            }
-        }
-    };
-}
-
-counters! {
+event_counters! {
     /// Memtables that were staged.
     absorbs = "absorbs",
     /// Small staged memtables merged into one.
@@ -43,21 +15,16 @@ counters! {
     in_place = "pages_in_place",
     /// Pages divided within their group.
     splits = "page_splits",
+    /// New pages with space for inserts that are expected.
+    spaced = "pages_with_space",
     /// Groups written anew.
     rewritten = "groups_rewritten",
+    /// Those of them that have one page.
+    single = "groups_of_one_page",
     /// Groups without updates that were joined with a neighbor.
     joined = "groups_joined",
     /// Groups whose last entry was deleted.
     emptied = "groups_emptied",
     /// Sweeps that ended at an unreadable block.
     stuck = "sweeps_stuck",
-}
-
-impl Counters {
-    /// Adds `times` to a counter.
-    pub fn add(count: &AtomicU64, times: u64) {
-        if times > 0 {
-            count.fetch_add(times, Ordering::Relaxed);
-        }
-    }
 }

@@ -10,6 +10,7 @@
 //! | `codec` | on-disk encoding of nodes, the directory and the root blob |
 //! | `absorb` | staging a memtable |
 //! | `sweep` | staged memtables into pages, as jobs; updating groups, and writing them |
+//! | `forecast` | where inserts are expected |
 //! | `output` | extents written, and extents no longer referenced; nodes |
 //! | `read` | point reads and range reads |
 //! | `version`, `contract` | a version; what every engine does with one |
@@ -24,25 +25,26 @@
 //! 4. A staged update is newer than all updates in memtables staged before it, and in pages.
 //! 5. A slot is written only while no version, held or durable, refers to it.
 //!
-//! Absorbs, plans and installs are called by one thread at a time (`crate::engine`). `newest` and
-//! `config` are locked only briefly, and no other lock is taken while one is held.
+//! Absorbs, plans and installs are called by one thread at a time (`crate::engine`). `newest`,
+//! `config` and `forecast` are locked only briefly, and no other lock is taken while one is held.
 
-use self::codec::RootBlob;
 pub use self::config::TreelineConfig;
 use self::counters::Counters;
+use self::forecast::Forecast;
 use self::node::NodeCache;
 use self::output::{Ledger, Output};
-use self::sweep::{SWEEP_TRIGGER, SweepJob};
+use self::sweep::{Due, SweepJob};
 use self::version::{Parts, TreelineVersion};
 use crate::base::error::Result;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::SortedUpdates;
 use crate::engine::{Absorbed, Engine, EngineStats, Job, LiveOptions, Version, Work, WriteBudget};
 use crate::run::OpenRuns;
-use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
+use crate::runtime::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
 use crate::storage::quota::Quota;
+use crate::structure::DirectoryRoot;
 
 mod absorb;
 mod check;
@@ -50,6 +52,7 @@ mod codec;
 mod config;
 mod contract;
 mod counters;
+mod forecast;
 mod node;
 mod output;
 mod read;
@@ -60,10 +63,13 @@ mod version;
 #[cfg(test)]
 mod tests;
 
+/// The root blob, in errors.
+const ROOT: &str = "root of a treeline tree";
+
 /// Decodes a root blob, for tests.
 #[cfg(feature = "internals")]
 pub fn decode_root(bytes: &[u8]) -> Result<()> {
-    RootBlob::decode(bytes).map(|_| ())
+    DirectoryRoot::decode(bytes, ROOT).map(|_| ())
 }
 
 /// Decodes a node and a directory, for tests.
@@ -78,6 +84,7 @@ pub fn decode_structure(bytes: &[u8], storage: &Arc<Storage>) {
 struct Shared {
     node_cache: NodeCache,
     counters: Counters,
+    due: Due,
 }
 
 /// A treeline tree: see the module documentation.
@@ -85,14 +92,9 @@ pub struct Treeline {
     shared: Arc<Shared>,
     newest: RwLock<Arc<TreelineVersion>>,
     config: Mutex<TreelineConfig>,
-    /// A sweep met an unreadable block: none is planned any more.
-    stuck: AtomicBool,
+    forecast: Mutex<Forecast>,
     /// Number of memtables, the oldest, that the outstanding job sweeps; 0 if none is outstanding.
     claimed: AtomicUsize,
-    /// Updates are expected soon.
-    busy: AtomicBool,
-    wants: AtomicBool,
-    debt: AtomicU64,
 }
 
 impl Treeline {
@@ -103,24 +105,25 @@ impl Treeline {
         root: Option<&[u8]>,
     ) -> Result<Self> {
         let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
-        let blob = root.map_or_else(|| Ok(RootBlob::default()), RootBlob::decode)?;
+        let blob = match root {
+            Some(root) => DirectoryRoot::decode(root, ROOT)?,
+            None => DirectoryRoot::default(),
+        };
         let parts = match blob.directory {
             Some(place) => Parts::decode(&place.read(storage)?, &node_cache)
                 .map_err(|error| error.at(DATA_FILE, place.extent.offset()))?,
             None => Parts::default(),
         };
-        let shared = Arc::new(Shared { node_cache, counters: Counters::default() });
+        let shared =
+            Arc::new(Shared { node_cache, counters: Counters::default(), due: Due::default() });
         let version =
             TreelineVersion::new(Arc::clone(&shared), blob.directory, parts, blob.disk_blocks);
         let tree = Self {
             shared,
             newest: RwLock::new(Arc::new(version)),
             config: Mutex::new(config.within(storage.budget().limit())),
-            stuck: AtomicBool::new(false),
+            forecast: Mutex::new(Forecast::new(storage.budget())),
             claimed: AtomicUsize::new(0),
-            busy: AtomicBool::new(true),
-            wants: AtomicBool::new(false),
-            debt: AtomicU64::new(0),
         };
         tree.note_pending();
         Ok(tree)
@@ -145,7 +148,7 @@ impl Treeline {
 
     /// An output that continues `ledger`.
     fn output_after<'t>(&'t self, quota: &'t Quota<'t>, ledger: Ledger) -> Output<'t> {
-        let Shared { node_cache, counters } = &*self.shared;
+        let Shared { node_cache, counters, .. } = &*self.shared;
         Output::new(node_cache, counters, self.config().run, quota, ledger)
     }
 }
@@ -169,7 +172,7 @@ impl Engine for Treeline {
 
     fn reclaim(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
         // One node at a time.
-        let Some(mut job) = self.plan_sweep(1, 1) else { return Ok(None) };
+        let Some(mut job) = self.plan_sweep(1) else { return Ok(None) };
         job.run(work)?;
         Box::new(job).install(work)
     }
@@ -186,23 +189,25 @@ impl Engine for Treeline {
     }
 
     fn plan(&self, _: &Work<'_>) -> Result<Option<Box<dyn Job + '_>>> {
-        let trigger = if self.busy.load(Ordering::SeqCst) { SWEEP_TRIGGER } else { 1 };
-        let job: Option<SweepJob<'_>> = self.plan_sweep(trigger, self.config().sweep_bytes);
+        if !self.shared.due.is_due(&self.newest().parts) {
+            return Ok(None);
+        }
+        let job: Option<SweepJob<'_>> = self.plan_sweep(self.config().sweep_bytes);
         Ok(job.map(|job| Box::new(job) as Box<dyn Job>))
     }
 
     fn wants_maintenance(&self) -> bool {
-        self.wants.load(Ordering::Relaxed)
+        self.shared.due.is_possible()
     }
 
     fn expect_updates(&self, expected: bool) {
-        if self.busy.swap(expected, Ordering::SeqCst) != expected {
+        if self.shared.due.set_busy(expected) {
             self.note_pending();
         }
     }
 
     fn debt_bytes(&self) -> u64 {
-        self.debt.load(Ordering::Relaxed)
+        self.shared.due.debt_bytes()
     }
 
     fn set_checkpoint_distance(&self, bytes: u64) {

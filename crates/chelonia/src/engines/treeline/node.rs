@@ -122,6 +122,7 @@ pub(super) struct Directory {
     pub nodes: Vec<Listed>,
     heads: Vec<u64>,
     totals: Totals,
+    pages: u64,
 }
 
 impl Directory {
@@ -132,7 +133,14 @@ impl Directory {
         }
         let heads = nodes.iter().map(|node| node.first.head()).collect();
         let totals = Totals::sum(nodes.iter().map(|node| node.totals));
-        Self { nodes, heads, totals }
+        // A forged directory may contain any number.
+        let pages = nodes.iter().map(|node| u64::from(node.pages)).fold(0, u64::saturating_add);
+        Self { nodes, heads, totals, pages }
+    }
+
+    /// Number of all pages.
+    pub fn pages(&self) -> u64 {
+        self.pages
     }
 
     /// The totals of all entries in pages.

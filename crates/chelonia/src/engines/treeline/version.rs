@@ -41,6 +41,12 @@ impl Parts {
         })
     }
 
+    /// Number of staged updates.
+    pub fn staged_entries(&self) -> u64 {
+        let tables = self.staged.iter().flat_map(|staged| &staged.tables);
+        tables.map(|table| table.run.reference().entries).sum()
+    }
+
     /// The weight of all staged updates.
     pub fn staged_weight(&self) -> u64 {
         self.staged.iter().map(|staged| staged.weight()).sum()

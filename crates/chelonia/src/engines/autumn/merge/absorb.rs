@@ -12,7 +12,6 @@ use crate::base::keys::KeyRange;
 use crate::base::stream::{SortedStream, SortedUpdates};
 use crate::engine::{OwnedExtent, Work};
 use crate::engines::autumn::bounds::Edges;
-use crate::engines::autumn::counters::Counters;
 use crate::engines::autumn::merge::output::Output;
 use crate::engines::autumn::merge::unit::Unit;
 use crate::engines::autumn::options::{JOBS_MAX, TABLE_AUTO_MIN};
@@ -20,10 +19,10 @@ use crate::engines::autumn::table::{Found, Sequence, Table};
 use crate::engines::autumn::version::{AutumnVersion, Next};
 use crate::engines::autumn::{Autumn, Writer};
 use crate::merge::{UpdatesStream, small_neighbours};
-use crate::run::weight;
+use crate::run::even_ranges;
 use crate::runtime::sync::Mutex;
 use crate::runtime::workers::Workers;
-use crate::structure::SharedKey;
+use crate::structure::{SharedKey, events};
 use std::ops::Range;
 
 /// Divisor of the memory budget for tables under construction by all workers: a table under
@@ -55,7 +54,7 @@ impl Autumn {
                 let (gained, lost) = own.settle();
                 output.gain(gained);
                 output.lose(lost);
-                Counters::add(&self.shared.counters.merges_within, 1);
+                events::add(&self.shared.counters.merges_within, 1);
                 debug_assert!(!next.level0[first].is_empty(), "nothing is dropped in level 0");
             }
             Err(_) => {
@@ -110,38 +109,22 @@ impl Autumn {
         output: &Output<'_>,
     ) -> Result<Sequence> {
         let count = updates.len();
-        let weight_of = |from: usize, to: usize| {
-            let bytes = updates.bytes_before(to) - updates.bytes_before(from);
-            weight((to - from) as u64, bytes)
-        };
         let table_bytes = self.options().table_bytes();
-        let total = weight_of(0, count);
-        let tables = total.div_ceil(table_bytes).max(1);
         let bits = self.filter_bits(version, None, count as u64);
-        // Ranks at which tables of similar weight begin.
-        let mut begins = vec![0];
-        for table in 1..tables {
-            let target = total / tables * table;
-            let rank = partition_point(count, |rank| weight_of(0, rank) < target);
-            if begins.last().is_some_and(|last| rank > *last) && rank < count {
-                begins.push(rank);
-            }
-        }
-        begins.push(count);
-        let written: Vec<Mutex<Option<Table>>> =
-            begins.windows(2).map(|_| Mutex::default()).collect();
+        let ranges = even_ranges(updates, table_bytes);
+        let written: Vec<Mutex<Option<Table>>> = ranges.iter().map(|_| Mutex::default()).collect();
         let workers = self.room(*work.workers, table_bytes);
         workers.run(written.len(), &|index| {
-            let ranks = begins[index]..begins[index + 1];
+            let ranks = ranges[index].clone();
+            let Range { start, end } = ranks;
             let mut stream = UpdatesStream::new(updates, vec![ranks], work.progress);
             let mut writer = output.writer(bits);
             while let Some(key) = stream.key() {
                 writer.add(key, stream.update())?;
                 stream.advance()?;
             }
-            let before =
-                begins[index].checked_sub(1).map(|rank| SharedKey::whole(updates.key(rank)));
-            let behind = Some(begins[index + 1]).filter(|rank| *rank < count);
+            let before = start.checked_sub(1).map(|rank| SharedKey::whole(updates.key(rank)));
+            let behind = Some(end).filter(|rank| *rank < count);
             let edges = Edges {
                 before: before.as_ref(),
                 behind: behind.map(|rank| updates.key(rank)),
@@ -157,18 +140,4 @@ impl Autumn {
         let tables = tables.ok_or_else(|| Error::internal("a table was not written"))?;
         output.write_sequence(tables)
     }
-}
-
-/// Returns the least number up to `count` for which `before` is false.
-fn partition_point(count: usize, before: impl Fn(usize) -> bool) -> usize {
-    let (mut low, mut high) = (0, count);
-    while low < high {
-        let middle = low.midpoint(high);
-        if before(middle) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
 }

@@ -13,7 +13,6 @@
 
 use crate::base::error::{Error, Result};
 use crate::engine::{Absorbed, Job, OwnedExtent, Work};
-use crate::engines::autumn::counters::Counters;
 use crate::engines::autumn::merge::choose::{self, Down, Measure};
 use crate::engines::autumn::merge::claims::{Avoided, Claim, Claims};
 use crate::engines::autumn::merge::level0_picker;
@@ -25,7 +24,7 @@ use crate::engines::autumn::version::{AutumnVersion, Next};
 use crate::engines::autumn::{Autumn, Writer};
 use crate::runtime::sync::{Arc, Ordering};
 use crate::runtime::workers::Workers;
-use crate::structure::SharedKey;
+use crate::structure::{SharedKey, events};
 
 /// One step from its plan to its install.
 pub(in crate::engines::autumn) struct MergeJob<'e> {
@@ -259,19 +258,19 @@ impl MergeJob<'_> {
                 let fresh = next.level0.len() - next.sinking;
                 next.sinking += fresh.min(self.tree.sinking_max(self.workers));
                 writer.stuck.retain(|stuck| *stuck != 0);
-                Counters::add(&counters.sinkings, 1);
+                events::add(&counters.sinkings, 1);
             }
             Step::AddLevel(place) => {
                 next.levels.insert(place, Arc::default());
                 writer.forget_places();
-                Counters::add(&counters.levels_added, 1);
+                events::add(&counters.levels_added, 1);
             }
             Step::RemoveLevel(place) => {
                 if !next.levels.remove(place).is_empty() {
                     return Err(Error::internal("a level to be removed is not empty"));
                 }
                 writer.forget_places();
-                Counters::add(&counters.levels_removed, 1);
+                events::add(&counters.levels_removed, 1);
             }
             Step::Down(level) => {
                 self.lower(level, version, writer, next, output)?;
@@ -308,7 +307,7 @@ impl MergeJob<'_> {
                 let first = next.level0.len() - sinking;
                 Autumn::replace((level, first), &unit, merged, next, output)?;
                 let units = if level == 0 { &counters.level0_units } else { &counters.level_units };
-                Counters::add(units, 1);
+                events::add(units, 1);
             }
             Target::Level => {
                 let removed: Vec<Table> = unit.upper.into_iter().flatten().collect();
@@ -319,7 +318,7 @@ impl MergeJob<'_> {
             Target::Within(first) => {
                 let first = next.level0.len() - (level0 - first);
                 Autumn::replace_within(first, &unit, merged, next, output)?;
-                Counters::add(&counters.merges_within, 1);
+                events::add(&counters.merges_within, 1);
             }
         }
         Ok(())
@@ -348,7 +347,7 @@ impl Job for MergeJob<'_> {
         let _ = output.roll_back();
         let mut writer = tree.writer.lock();
         let stuck = writer.damage.learn(unit, &error);
-        Counters::add(&counters.tables_stuck, stuck);
+        events::add(&counters.tables_stuck, stuck);
         if stuck > 0 {
             // These tables are avoided from now on, and the install drops this job.
             return Ok(());

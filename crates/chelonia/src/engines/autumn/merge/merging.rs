@@ -3,7 +3,6 @@
 use crate::base::error::Result;
 use crate::base::limits::SLAB_BYTES;
 use crate::engine::OwnedExtent;
-use crate::engines::autumn::counters::Counters;
 use crate::engines::autumn::merge::garnering::Garnering;
 use crate::engines::autumn::merge::output::{Change, Output};
 use crate::engines::autumn::merge::plan::LEVEL0_TRIGGER;
@@ -13,6 +12,7 @@ use crate::engines::autumn::version::{AutumnVersion, Next};
 use crate::engines::autumn::{Autumn, Writer};
 use crate::runtime::sync::Arc;
 use crate::runtime::workers::Workers;
+use crate::structure::events;
 use std::collections::BTreeMap;
 
 /// Divisor of the memory budget that limits the read-ahead of merges of level 0.
@@ -42,7 +42,7 @@ impl Autumn {
     ) -> Result<Merged> {
         let merged = unit.run(output, &self.shared.counters, &workers).inspect_err(|error| {
             let stuck = writer.damage.learn(unit, error);
-            Counters::add(&self.shared.counters.tables_stuck, stuck);
+            events::add(&self.shared.counters.tables_stuck, stuck);
         })?;
         writer.damage.forget(unit.upper.iter().flatten().chain(&unit.lower));
         Ok(merged)
@@ -90,7 +90,7 @@ impl Autumn {
         }
         let change = Change { removed: Vec::new(), added };
         next.levels[level] = Arc::new(output.change(&version.levels[level], change)?);
-        Counters::add(&self.shared.counters.tables_moved, count);
+        events::add(&self.shared.counters.tables_moved, count);
         Ok(())
     }
 

@@ -310,7 +310,7 @@ impl TableWriter<'_> {
         let Output { node_cache, counters, ledger, quota, .. } = self.output;
         let open = |reference| {
             ledger.lock().gained.push(owned_run(&reference));
-            counters.run_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
+            counters.data_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
             node_cache.context().open(node_cache.storage(), reference)
         };
         let run = match was_cached {

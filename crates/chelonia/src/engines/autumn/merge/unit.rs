@@ -31,7 +31,7 @@ use crate::run::{RangesStream, Totals, weight};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::runtime::workers::Workers;
 use crate::storage::cache::Heat;
-use crate::structure::SharedKey;
+use crate::structure::{SharedKey, events};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -181,8 +181,8 @@ impl Piece<'_> {
         done.written = writer.take_large();
         self.output.give_back(writer);
         let passed = merge.passed_over();
-        Counters::add(&self.counters.tombstones_dropped, passed.tombstones);
-        Counters::add(&self.counters.entries_shadowed, passed.entries - passed.tombstones);
+        events::add(&self.counters.tombstones_dropped, passed.tombstones);
+        events::add(&self.counters.entries_shadowed, passed.entries - passed.tombstones);
         let mut read = 0;
         for source in merge.into_sources() {
             read += source.stream.bytes_read();

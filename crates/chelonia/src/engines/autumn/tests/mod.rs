@@ -14,16 +14,16 @@ use super::table::Sequence;
 use super::{Autumn, AutumnConfig};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::keys::KeyRange;
+use crate::engine::tests::jobs::{failed_jobs_change_nothing, work};
 use crate::engine::tests::life::{Plan, live};
 use crate::engine::tests::world::{self, Item, Model, Tried};
 use crate::engine::tests::{hostile, key_of, uniform, value};
-use crate::engine::{Engine, LevelOptions, LiveOptions};
+use crate::engine::{Engine, LevelOptions, LiveOptions, do_job};
 use crate::filters::FilterKind;
 use crate::run::RunOptions;
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
-use crate::storage::io::fault::{Call, Fault};
 use crate::storage::io::{Access, Directory, OpenMode};
 use crate::storage::quota::UNLIMITED;
 use std::collections::BTreeMap;
@@ -234,50 +234,15 @@ fn drops_become_tables() {
 }
 
 #[test]
-fn a_failed_absorb_or_unit_changes_nothing() {
-    let mut rng = Rng::new(6);
-    for call in [Call::Write, Call::Read, Call::Allocate] {
-        let mut world = World::new(tiny(), 1);
-        let mut failed = 0;
-        for round in 0..24 {
-            for _ in 0..LEVEL0_TRIGGER {
-                world.absorb(uniform(&mut rng, 80));
-            }
-            // The sequences begin to sink.
-            let work = crate::engine::Work {
-                workers: &world.workers,
-                progress: &|_| {},
-                quota: &UNLIMITED,
-            };
-            let began = crate::engine::do_job(&world.tree, &work).unwrap();
-            world.note(&Model::new(), began.unwrap());
-            // Discard the caches: merges must read their inputs.
-            world.reopen();
-            let root = world.tree.root().unwrap();
-            let used = world.storage.stats().space.used_blocks;
-            world.faults.fail(Fault::once(call, round % 11));
-            let work = crate::engine::Work {
-                workers: &world.workers,
-                progress: &|_| {},
-                quota: &UNLIMITED,
-            };
-            let maintained = crate::engine::do_job(&world.tree, &work);
-            world.faults.heal();
-            match maintained {
-                Err(error) => {
-                    failed += 1;
-                    assert_eq!(error.kind(), ErrorKind::Io);
-                    assert_eq!(world.tree.root().unwrap(), root);
-                    assert_eq!(world.storage.stats().space.used_blocks, used);
-                }
-                Ok(Some(absorbed)) => world.note(&Model::new(), absorbed),
-                Ok(None) => {}
-            }
-            world.maintain();
+fn a_failed_unit_changes_nothing() {
+    failed_jobs_change_nothing::<Autumn>(tiny(), &|world, rng| {
+        for _ in 0..LEVEL0_TRIGGER {
+            world.absorb(uniform(rng, 80));
         }
-        world.check(&mut rng);
-        assert!(failed > 2, "{call:?} failed {failed} times");
-    }
+        // The sequences begin to sink.
+        let began = do_job(&world.tree, &work(&world.workers)).unwrap();
+        world.note(&Model::new(), began.unwrap());
+    });
 }
 
 #[test]

@@ -43,8 +43,11 @@ impl TreelineCursor {
             for (staged, from) in version.parts.live() {
                 let range = Arc::new(from_key(&range, from));
                 let cursor = StagedCursor::new(staged, range, direction)?;
-                sources.push(Source::Staged(Box::new(cursor)));
+                if cursor.current.is_some() {
+                    sources.push(Source::Staged(Box::new(cursor)));
+                }
             }
+            version.shared.due.note_scan(sources.len());
             let pages = PagesCursor::new(version, &range, direction)?;
             sources.push(Source::Pages(Box::new(pages)));
         }

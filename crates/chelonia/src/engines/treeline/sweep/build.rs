@@ -1,21 +1,26 @@
 //! Builds groups: takes entries in key order, fills pages, writes groups of them.
+//!
+//! Pages are filled one after the other, and found by bounds; or, with an `epsilon_percent`, entries
+//! are collected until a group is full, and divided along a line (`place.rs`).
 
+use super::place::{Sizes, payload_len, place};
+use super::updates::GroupUpdates;
 use crate::base::error::{Error, Result};
 use crate::base::keys::separator;
 use crate::base::limits::BLOCK_BYTES;
-use crate::base::stream::{LARGE_REF_BYTES_MAX, LargeRef, Update};
+use crate::base::stream::{LargeRef, Update};
 use crate::engines::treeline::config::TreelineConfig;
-use crate::engines::treeline::counters::Counters;
+use crate::engines::treeline::forecast::Histogram;
 use crate::engines::treeline::node::Item;
 use crate::engines::treeline::output::Output;
 use crate::memory::budget::{Charge, Use};
-use crate::pages::{Bounds, Group, PageBuilder, Place, blocks_of_page};
+use crate::pages::{Bounds, Group, Line, PageBuilder, Place, blocks_of_page};
 use crate::run::Totals;
 use crate::runtime::sync::{Arc, Ordering};
 use crate::storage::block::BLOCK_PAYLOAD_BYTES;
 use crate::storage::cache::Heat;
 use crate::storage::io::AlignedBuffer;
-use crate::structure::SharedKey;
+use crate::structure::{SharedKey, events};
 
 /// Maximum bytes of the bounds of a group: a group with long keys ends early.
 const BOUNDS_BYTES_MAX: usize = 16 << 10;
@@ -24,6 +29,9 @@ const BOUNDS_BYTES_MAX: usize = 16 << 10;
 pub(in crate::engines::treeline) struct GroupBuilder<'o, 't> {
     output: &'o Output<'t>,
     config: TreelineConfig,
+    forecast: Arc<Histogram>,
+    /// Bytes of entries in the open page.
+    fill: usize,
     /// Finished groups, in key order.
     items: Vec<Item>,
     is_open: bool,
@@ -50,6 +58,13 @@ pub(in crate::engines::treeline) struct GroupBuilder<'o, 't> {
     heat: Option<Heat>,
     /// The lower bound of the next group, if it is known: of what is rewritten.
     next_first: Option<SharedKey>,
+    /// Entries to be divided along a line, with the heats of the pages they come from.
+    waiting: GroupUpdates,
+    waiting_heats: Vec<Option<Heat>>,
+    /// Bytes of them from which on a group is written.
+    waiting_max: usize,
+    /// The line of the group that is closed next.
+    line: Option<Line>,
     /// Large values written to pages.
     pub written: Vec<LargeRef>,
     charge: Charge,
@@ -57,11 +72,13 @@ pub(in crate::engines::treeline) struct GroupBuilder<'o, 't> {
 
 impl<'o, 't> GroupBuilder<'o, 't> {
     /// Creates a builder without groups.
-    pub fn new(output: &'o Output<'t>, config: TreelineConfig) -> Self {
+    pub fn new(output: &'o Output<'t>, config: TreelineConfig, forecast: Arc<Histogram>) -> Self {
         let charge = output.storage().budget().charge(Use::Work, 0);
         Self {
             output,
             config,
+            forecast,
+            fill: 0,
             items: Vec::new(),
             is_open: false,
             page: PageBuilder::new(),
@@ -79,6 +96,10 @@ impl<'o, 't> GroupBuilder<'o, 't> {
             heats: Vec::new(),
             heat: None,
             next_first: None,
+            waiting: GroupUpdates::default(),
+            waiting_heats: Vec::new(),
+            waiting_max: 0,
+            line: None,
             written: Vec::new(),
             charge,
         }
@@ -86,29 +107,45 @@ impl<'o, 't> GroupBuilder<'o, 't> {
 
     /// True if a group is open.
     pub fn is_open(&self) -> bool {
-        self.is_open
+        self.is_open || self.waiting.len() > 0
     }
 
     /// Bytes of entries in the open group.
     pub fn open_bytes(&self) -> usize {
-        self.pages * self.config.fill_bytes(self.page_blocks) + self.page.used_bytes()
+        let filled = self.pages * self.config.fill_bytes(self.page_blocks);
+        filled + self.page.used_bytes() + self.waiting.bytes()
     }
 
     /// Begins to rewrite what begins at `first`, if no group is open. The next group then begins
     /// there.
     pub fn begin(&mut self, first: &SharedKey) {
-        if !self.is_open {
+        if !self.is_open() {
             self.next_first = Some(first.clone());
         }
     }
 
     /// Adds an entry that came from a page with this heat, if from any.
     pub fn add(&mut self, key: &[u8], update: Update<'_>, heat: Option<Heat>) -> Result<()> {
+        if let Update::PutLarge(large) = update {
+            self.written.push(large);
+        }
+        if self.config.epsilon_percent > 0 {
+            if self.waiting.len() == 0 {
+                // A page more than a group, so that only the last group of all is not full.
+                let blocks = blocks_of_page(key.len(), payload_len(&update));
+                self.waiting_max = (self.config.pages_of(blocks) + 1) * blocks * BLOCK_BYTES;
+            }
+            self.waiting.push(key, update);
+            self.waiting_heats.push(heat);
+            if self.waiting.bytes() > self.waiting_max {
+                self.place_group(false)?;
+            }
+            return Ok(());
+        }
         if !self.is_open {
             self.open(key, &update);
         }
-        let fill = self.config.fill_bytes(self.page_blocks);
-        if !self.page.add((self.page_blocks, fill), key, update)? {
+        if !self.page.add((self.page_blocks, self.fill), key, update)? {
             if !self.page.is_empty() {
                 self.close_page()?;
                 if self.pages >= self.pages_max || self.bounds_bytes > BOUNDS_BYTES_MAX {
@@ -118,10 +155,50 @@ impl<'o, 't> GroupBuilder<'o, 't> {
             }
             self.add_first(key, update)?;
         }
-        if let Update::PutLarge(large) = update {
-            self.written.push(large);
-        }
         self.heat = self.heat.max(heat);
+        Ok(())
+    }
+
+    /// Divides the first of the waiting entries among the pages of a group, and writes it.
+    fn place_group(&mut self, is_last: bool) -> Result<()> {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.open(waiting.key(0), &waiting.update(0));
+        let whole = self.page_blocks * BLOCK_PAYLOAD_BYTES;
+        let sizes = Sizes {
+            pages_max: self.pages_max,
+            goal: self.fill,
+            epsilon: whole * self.config.epsilon_percent / 100,
+        };
+        let placed = place(&self.first, &waiting, sizes, is_last);
+        let mut taken = 0;
+        'pages: for count in placed.pages {
+            let start = taken;
+            for index in start..start + count {
+                let (key, update) = (waiting.key(index), waiting.update(index));
+                if !self.page.add((self.page_blocks, whole), key, update)? {
+                    if self.pages == 0 {
+                        // A page of its own, with what fits.
+                        taken = index;
+                        self.close_page()?;
+                    } else {
+                        self.page.clear();
+                        self.heat = None;
+                    }
+                    break 'pages;
+                }
+                self.heat = self.heat.max(self.waiting_heats[index]);
+            }
+            taken = start + count;
+            self.close_page()?;
+        }
+        if taken == 0 {
+            return Err(Error::internal("no entry fits the page of a group"));
+        }
+        self.line = placed.line.and_then(|line| line.cut(&self.first, self.pages));
+        self.write_group()?;
+        self.waiting = waiting;
+        self.waiting.remove_first(taken);
+        self.waiting_heats.drain(..taken);
         Ok(())
     }
 
@@ -129,6 +206,7 @@ impl<'o, 't> GroupBuilder<'o, 't> {
     fn add_first(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
         let whole = |blocks: usize| (blocks, blocks * BLOCK_PAYLOAD_BYTES);
         if self.is_open {
+            self.begin_page(key);
             if self.page.add(whole(self.page_blocks), key, update)? {
                 return Ok(());
             }
@@ -142,6 +220,17 @@ impl<'o, 't> GroupBuilder<'o, 't> {
         Err(Error::internal("an entry does not fit a page of its own"))
     }
 
+    /// Begins a page at `key`: it has less where inserts are expected.
+    fn begin_page(&mut self, key: &[u8]) {
+        let TreelineConfig { fill_percent, forecast_rounds, .. } = self.config;
+        let percent = self.forecast.fill_percent(key, forecast_rounds, fill_percent);
+        if percent < fill_percent {
+            events::add(&self.output.counters.spaced, 1);
+        }
+        self.fill =
+            TreelineConfig { fill_percent: percent, ..self.config }.fill_bytes(self.page_blocks);
+    }
+
     fn bound_of(&self, key: &[u8]) -> SharedKey {
         SharedKey::whole(&separator(&self.last_key, key))
     }
@@ -149,12 +238,8 @@ impl<'o, 't> GroupBuilder<'o, 't> {
     /// Opens a group for records like this one.
     fn open(&mut self, key: &[u8], update: &Update<'_>) {
         self.is_open = true;
-        let payload = match update {
-            Update::Put(value) => value.len(),
-            Update::PutLarge(_) => LARGE_REF_BYTES_MAX,
-            Update::Delete => 0,
-        };
-        self.page_blocks = blocks_of_page(key.len(), payload);
+        self.page_blocks = blocks_of_page(key.len(), payload_len(update));
+        self.begin_page(key);
         self.pages_max = self.config.pages_of(self.page_blocks).min(self.pages_wanted);
         let bytes = self.pages_max * self.page_blocks * BLOCK_BYTES;
         if self.images.len() < bytes {
@@ -186,11 +271,19 @@ impl<'o, 't> GroupBuilder<'o, 't> {
         Ok(())
     }
 
-    /// Writes the open group, if there is one.
+    /// Writes the open group, if there is one, and waiting entries.
     pub fn close(&mut self) -> Result<()> {
+        while self.waiting.len() > 0 {
+            self.place_group(true)?;
+        }
         if !self.page.is_empty() {
             self.close_page()?;
         }
+        self.write_group()
+    }
+
+    /// Writes the group of the closed pages, if there are any.
+    fn write_group(&mut self) -> Result<()> {
         self.is_open = false;
         if self.pages == 0 {
             return Ok(());
@@ -204,7 +297,10 @@ impl<'o, 't> GroupBuilder<'o, 't> {
         let group = Group {
             place,
             slots: (0..self.pages).filter_map(|slot| u8::try_from(slot).ok()).collect(),
-            bounds: Bounds::new(&self.first, &self.bounds),
+            bounds: match self.line.take() {
+                Some(line) => Bounds::Line(line),
+                None => Bounds::new(&self.first, &self.bounds),
+            },
             totals: self.totals,
             large: self.large,
         };
@@ -226,7 +322,8 @@ impl<'o, 't> GroupBuilder<'o, 't> {
         drop(guard);
         let first = std::mem::replace(&mut self.first, SharedKey::LEAST);
         self.items.push(Item { first, group: Arc::new(group) });
-        Counters::add(&self.output.counters.rewritten, 1);
+        events::add(&self.output.counters.rewritten, 1);
+        events::add(&self.output.counters.single, u64::from(self.pages == 1));
         (self.pages, self.totals, self.large, self.bounds_bytes) = (0, Totals::default(), 0, 0);
         self.bounds.clear();
         self.heats.clear();

@@ -14,9 +14,14 @@
 //! | module | contents |
 //! | --- | --- |
 //! | here | the jobs; publishing versions |
-//! | `update`, `updates` | updating the groups of a node; streams of updates |
-//! | `build` | writing groups |
+//! | `due` | when a sweep is worth its writes |
+//! | `update`, `change` | updating the groups of a node; new images of pages in a group |
+//! | `updates` | streams of updates |
+//! | `build`, `place` | writing groups; dividing entries among pages by a line |
 
+pub(in crate::engines::treeline) use self::due::Due;
+#[cfg(test)]
+pub(in crate::engines::treeline) use self::due::SWEEP_TRIGGER;
 use self::update::{NodeSweep, Swept};
 use self::updates::{StagedStream, live_range};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -24,24 +29,23 @@ use crate::base::ids::BlockNo;
 use crate::base::keys::KeyRange;
 use crate::engine::{Absorbed, Job, OwnedExtent, Work};
 use crate::engines::treeline::Treeline;
-use crate::engines::treeline::codec::RootBlob;
-use crate::engines::treeline::counters::Counters;
+use crate::engines::treeline::forecast::Met;
 use crate::engines::treeline::node::{Directory, Item, Listed};
 use crate::engines::treeline::output::{Ledger, NextNodes, Output, owned_node};
 use crate::engines::treeline::staged::{Staged, Table};
 use crate::engines::treeline::version::{Parts, TreelineVersion};
 use crate::pages::{Bounds, Group};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
-use crate::structure::SharedKey;
+use crate::structure::{DirectoryRoot, SharedKey, events};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 mod build;
+mod change;
+mod due;
+mod place;
 mod update;
 pub(in crate::engines::treeline) mod updates;
-
-/// Number of staged memtables from which on they are swept.
-pub(in crate::engines::treeline) const SWEEP_TRIGGER: usize = 4;
 
 /// A job of a sweep.
 pub(in crate::engines::treeline) struct SweepJob<'a> {
@@ -69,24 +73,21 @@ struct NewNodes {
     next: Vec<Listed>,
     /// Number of large values that were swept, by the first block of their run.
     large: BTreeMap<BlockNo, u64>,
+    /// The inserts of each group.
+    met: Vec<Met>,
 }
 
 impl Treeline {
-    /// Plans the next job of a sweep of at least `bytes` staged bytes; a new sweep only if at least
-    /// `trigger` memtables are staged.
-    pub(in crate::engines::treeline) fn plan_sweep(
-        &self,
-        trigger: usize,
-        bytes: u64,
-    ) -> Option<SweepJob<'_>> {
+    /// Plans the next job of a sweep, of at least `bytes` staged bytes, due or not.
+    pub(in crate::engines::treeline) fn plan_sweep(&self, bytes: u64) -> Option<SweepJob<'_>> {
         let version = self.newest();
         let parts = &version.parts;
         let sinking = match parts.sinking {
-            0 if parts.staged.len() < trigger.max(1) => return None,
+            0 if parts.staged.is_empty() => return None,
             0 => parts.staged.len(),
             sinking => sinking,
         };
-        if self.stuck.load(Ordering::SeqCst) || self.claimed.load(Ordering::SeqCst) > 0 {
+        if self.shared.due.is_stuck() || self.claimed.load(Ordering::SeqCst) > 0 {
             return None;
         }
         self.claimed.store(sinking, Ordering::SeqCst);
@@ -126,6 +127,7 @@ impl SweepJob<'_> {
             false => span.clone().map(Some).collect(),
         };
         let config = self.tree.config();
+        let forecast = self.tree.forecast.lock().complete();
         let swept: Vec<Mutex<Option<Swept>>> = tasks.iter().map(|_| Mutex::default()).collect();
         work.workers.run(tasks.len(), &|index| {
             let node = tasks[index].map(|node| &directory.nodes[node]);
@@ -137,7 +139,12 @@ impl SweepJob<'_> {
             let sinking = &parts.staged[parts.first_sinking()..];
             let sources: Result<Vec<StagedStream>> =
                 sinking.iter().map(|staged| StagedStream::new(staged, &range)).collect();
-            let done = NodeSweep::new(output, config).run(node, sources?)?;
+            let mut done =
+                NodeSweep::new(output, config, Arc::clone(&forecast)).run(node, sources?)?;
+            if let (None, Some(node)) = (&done.items, node) {
+                let (first, entries) = (node.first.to_bytes().into(), node.totals.entries);
+                done.met.push(Met { first, entries, inserts: 0 });
+            }
             *swept[index].lock() = Some(done);
             Ok(())
         })?;
@@ -155,12 +162,14 @@ impl SweepJob<'_> {
         let mut next = NextNodes::new(output, self.tree.config().node_groups);
         let (mut large, mut is_first) = (BTreeMap::new(), span.start == 0);
         let (mut consumed, mut written) = (BTreeSet::new(), Vec::new());
+        let mut met = Vec::new();
         for (index, mut done) in (span.start..).zip(swept) {
             for (run, count) in done.counts {
                 *large.entry(run).or_default() += count;
             }
             consumed.append(&mut done.consumed);
             written.append(&mut done.written);
+            met.append(&mut done.met);
             let node = directory.nodes.get(index);
             match (done.items, node) {
                 (Some(mut items), node) => {
@@ -195,7 +204,7 @@ impl SweepJob<'_> {
             consumed.remove(&large);
         }
         output.lose(consumed.iter().map(OwnedExtent::from));
-        Ok(NewNodes { replaced: span.start..end, next: next.end()?, large })
+        Ok(NewNodes { replaced: span.start..end, next: next.end()?, large, met })
     }
 }
 
@@ -239,8 +248,8 @@ impl Job for SweepJob<'_> {
                     return Err(error);
                 }
                 // Updates stay staged; the damage is reported to readers of it.
-                self.tree.stuck.store(true, Ordering::SeqCst);
-                Counters::add(&self.tree.shared.counters.stuck, 1);
+                self.tree.shared.due.set_stuck();
+                events::add(&self.tree.shared.counters.stuck, 1);
                 self.tree.note_pending();
                 Ok(())
             }
@@ -254,7 +263,8 @@ impl Job for SweepJob<'_> {
         let output = tree.output_after(work.quota, done.ledger);
         let mut parts = version.parts.clone();
         if parts.sinking == 0 {
-            Counters::add(&tree.shared.counters.sweeps, 1);
+            events::add(&tree.shared.counters.sweeps, 1);
+            tree.shared.due.note_sweep();
         }
         parts.sinking = self.sinking;
         let first = parts.first_sinking();
@@ -282,7 +292,10 @@ impl Job for SweepJob<'_> {
         nodes.splice(done.nodes.replaced, done.nodes.next);
         parts.directory = Arc::new(Directory::new(nodes));
         let absorbed = tree.publish(&version, parts, output)?;
-        Counters::add(&tree.shared.counters.sweep_jobs, 1);
+        events::add(&tree.shared.counters.sweep_jobs, 1);
+        if tree.config().forecast_rounds > 0 {
+            tree.forecast.lock().add(&done.nodes.met, done.to.is_none());
+        }
         tree.claimed.store(0, Ordering::SeqCst);
         tree.note_pending();
         Ok(Some(absorbed))
@@ -338,19 +351,11 @@ impl Treeline {
     /// The root blob of the newest version.
     pub(in crate::engines::treeline) fn root_blob(&self) -> Vec<u8> {
         let version = self.newest();
-        RootBlob { directory: version.place, disk_blocks: version.disk_blocks }.encode()
+        DirectoryRoot { directory: version.place, disk_blocks: version.disk_blocks }.encode()
     }
 
     /// Stores how much is pending, for callers without the lock.
     pub(in crate::engines::treeline) fn note_pending(&self) {
-        let stuck = self.stuck.load(Ordering::SeqCst);
-        let version = self.newest();
-        let parts = &version.parts;
-        let trigger = if self.busy.load(Ordering::SeqCst) { SWEEP_TRIGGER } else { 1 };
-        let wants = parts.sinking > 0 || parts.staged.len() >= trigger;
-        self.wants.store(wants && !stuck, Ordering::SeqCst);
-        let over = parts.staged.len().saturating_sub(SWEEP_TRIGGER + SWEEP_TRIGGER / 2);
-        let debt: u64 = parts.staged.iter().take(over).map(|staged| staged.weight()).sum();
-        self.debt.store(if stuck { 0 } else { debt }, Ordering::Relaxed);
+        self.shared.due.note(&self.newest().parts);
     }
 }

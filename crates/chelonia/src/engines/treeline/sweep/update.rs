@@ -12,25 +12,24 @@
 //! small [4.5].
 
 use super::build::GroupBuilder;
+use super::change::Change;
 use super::updates::{GroupUpdates, Recorded, SinkingUpdates, StagedStream, Upcoming};
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
-use crate::base::keys::{Direction, KeyRange, separator};
+use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::engines::treeline::config::TreelineConfig;
-use crate::engines::treeline::counters::Counters;
+use crate::engines::treeline::forecast::{Histogram, Met};
 use crate::engines::treeline::node::{Item, Listed};
 use crate::engines::treeline::output::Output;
 use crate::merge::{Merge, Tombstones};
-use crate::pages::{Bounds, Group, LoadedPages, PageBuilder, PageStream, Reading};
+use crate::pages::{Group, LoadedPages, PageBuilder, PageStream, Reading};
 use crate::run::Totals;
 use crate::runtime::sync::{Arc, Ordering};
 use crate::storage::block::BLOCK_PAYLOAD_BYTES;
-use crate::storage::cache::Heat;
 use crate::storage::data_file::BlockWrite;
-use crate::storage::io::AlignedBuffer;
-use crate::structure::SharedKey;
+use crate::structure::{SharedKey, events};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -53,6 +52,8 @@ pub(in crate::engines::treeline) struct Swept {
     pub written: Vec<LargeRef>,
     /// Large values of staged runs that were read, by the first block of the run.
     pub counts: Vec<(BlockNo, u64)>,
+    /// The inserts of each group.
+    pub met: Vec<Met>,
 }
 
 /// The sweep of one node.
@@ -67,11 +68,11 @@ pub(in crate::engines::treeline) struct NodeSweep<'o, 't> {
 }
 
 impl<'o, 't> NodeSweep<'o, 't> {
-    pub fn new(output: &'o Output<'t>, config: TreelineConfig) -> Self {
+    pub fn new(output: &'o Output<'t>, config: TreelineConfig, forecast: Arc<Histogram>) -> Self {
         Self {
             output,
             config,
-            builder: GroupBuilder::new(output, config),
+            builder: GroupBuilder::new(output, config, forecast),
             page: PageBuilder::new(),
             batch: GroupUpdates::default(),
             swept: Swept::default(),
@@ -92,6 +93,8 @@ impl<'o, 't> NodeSweep<'o, 't> {
         };
         for (index, item) in items.iter().enumerate() {
             let upper = items.get(index + 1).map(|next| &next.first);
+            let (first, entries) = (item.first.to_bytes().into(), item.group.totals.entries);
+            self.swept.met.push(Met { first, entries, inserts: 0 });
             self.item(item, upper, &mut updates)?;
         }
         if items.is_empty() {
@@ -127,14 +130,14 @@ impl<'o, 't> NodeSweep<'o, 't> {
         if is_all && batch.len() == 0 {
             self.batch = batch;
             let bytes = bytes_of(group.totals);
-            let small = self.full_group(group) / SMALL_PART;
+            let small = self.small_group(group);
             let joins = self.builder.is_open()
                 && (self.builder.open_bytes() < small || bytes < small)
                 && self.builder.open_bytes() + bytes <= self.full_group(group);
             if !joins {
                 return self.builder.push(item.clone());
             }
-            Counters::add(&self.output.counters.joined, 1);
+            events::add(&self.output.counters.joined, 1);
             let nothing = Upcoming { batch: &GroupUpdates::default(), at: 0..0, more: None };
             return self.rewrite_group(item, nothing);
         }
@@ -145,7 +148,7 @@ impl<'o, 't> NodeSweep<'o, 't> {
                     self.builder.push(Item { first: item.first.clone(), group: Arc::new(group) })
                 }
                 None => {
-                    Counters::add(&self.output.counters.emptied, 1);
+                    events::add(&self.output.counters.emptied, 1);
                     Ok(())
                 }
             };
@@ -171,6 +174,16 @@ impl<'o, 't> NodeSweep<'o, 't> {
         self.config.pages_of(blocks) * self.config.fill_bytes(blocks)
     }
 
+    /// Bytes of entries up to which a group is small. Lines may end after any page, so groups with
+    /// them are small only with less than a page.
+    fn small_group(&self, group: &Group) -> usize {
+        let blocks = group.place.page_blocks() as usize;
+        match self.config.epsilon_percent {
+            0 => self.full_group(group) / SMALL_PART,
+            _ => self.config.fill_bytes(blocks) / SMALL_PART,
+        }
+    }
+
     /// Merges all pages of a group with its updates into new groups.
     fn rewrite_group(&mut self, item: &Item, updates: Upcoming<'_>) -> Result<()> {
         let storage = self.output.storage();
@@ -182,7 +195,8 @@ impl<'o, 't> NodeSweep<'o, 't> {
         let all = Arc::new(KeyRange::all());
         let count = loaded.count();
         let pages = PageStream::new(&loaded, 0..count, &all, Direction::Ascending)?;
-        let large = rewrite(&mut self.builder, updates, Some((pages, &loaded)))?;
+        let (large, inserts) = rewrite(&mut self.builder, updates, Some((pages, &loaded)))?;
+        self.note_inserts(inserts);
         self.swept.consumed.extend(large);
         self.output.lose(group.all_owned());
         Ok(())
@@ -202,9 +216,13 @@ impl<'o, 't> NodeSweep<'o, 't> {
         let loaded = Arc::new(LoadedPages::read(storage, group, pages, Reading::Merge)?);
         self.bytes_read += loaded.bytes_read();
         let mut change = Change::new(group);
+        let mut inserts = 0;
         for (at, (page, ranks)) in touched.iter().enumerate() {
             if !self.merge_page(&mut change, (&loaded, at, *page), batch, ranks, free.len())? {
                 return Ok(None);
+            }
+            if page + 1 < group.slots.len() {
+                inserts = change.inserts();
             }
         }
         let left = group.slots.len() - touched.len() + change.images.len();
@@ -213,14 +231,21 @@ impl<'o, 't> NodeSweep<'o, 't> {
             self.swept.consumed.append(&mut change.consumed);
             return Ok(Some(None));
         }
-        if bytes_of(change.totals_of(group)) <= self.full_group(group) / SMALL_PART
-            && left < group.slots.len()
+        if bytes_of(change.totals_of(group)) <= self.small_group(group) && left < group.slots.len()
         {
             // So small by deletes that it may be joined.
             return Ok(None);
         }
+        self.note_inserts(inserts);
         let next = self.write_pages(item, &touched, change, &free)?;
         Ok(Some(Some(next)))
+    }
+
+    /// Adds to the inserts of the group that is swept.
+    fn note_inserts(&mut self, inserts: u64) {
+        if let Some(met) = self.swept.met.last_mut() {
+            met.inserts += inserts;
+        }
     }
 
     /// Merges one page with its updates; false if the group has no slots for the result.
@@ -306,8 +331,8 @@ impl<'o, 't> NodeSweep<'o, 't> {
         storage.write_many(&mut writes)?;
         let data = (change.images.len() * bytes) as u64;
         self.output.counters.data_bytes.fetch_add(data, Ordering::Relaxed);
-        Counters::add(&self.output.counters.in_place, change.images.len() as u64);
-        Counters::add(&self.output.counters.splits, change.splits);
+        events::add(&self.output.counters.in_place, change.images.len() as u64);
+        events::add(&self.output.counters.splits, change.splits);
         let guard = storage.epochs().pin();
         for ((image, slot), index) in change.images.iter().zip(free).zip(0..) {
             let Some(heat) = image.heat else { continue };
@@ -368,12 +393,13 @@ fn bytes_of(totals: Totals) -> usize {
     usize::try_from(totals.weight()).unwrap_or(usize::MAX / 2)
 }
 
-/// Merges `updates` with pages into `builder`; returns the large values of the pages.
+/// Merges `updates` with pages into `builder`; returns the large values of the pages, and the
+/// number of new entries before the last entry of the pages.
 fn rewrite(
     builder: &mut GroupBuilder<'_, '_>,
     updates: Upcoming<'_>,
     pages: Option<(PageStream, &Arc<LoadedPages>)>,
-) -> Result<Vec<LargeRef>> {
+) -> Result<(Vec<LargeRef>, u64)> {
     let mut sources = vec![Recorded::new(Source::Updates(updates))];
     let loaded = pages.as_ref().map(|(_, loaded)| Arc::clone(loaded));
     sources.extend(pages.map(|(pages, _)| Recorded::new(Source::Page(Box::new(pages)))));
@@ -381,17 +407,22 @@ fn rewrite(
     let mut heats = loaded.iter().flat_map(|loaded| (0..loaded.count()).map(|at| loaded.heat(at)));
     let mut heat = heats.next().flatten();
     let mut merge = Merge::new(sources, Direction::Ascending, Tombstones::Drop)?;
+    let (mut entries, mut inserts, mut old) = (0_u64, 0, 0);
     while let Some(key) = merge.key() {
         builder.add(key, merge.update(), heat)?;
         merge.advance()?;
-        if let Some(Recorded { stream: Source::Page(pages), .. }) = merge.sources().last()
+        entries += 1;
+        if let Some(Recorded { stream: Source::Page(pages), totals, .. }) = merge.sources().last()
             && let Some(loaded) = &loaded
         {
             heat = loaded.heat(pages.page());
+            if totals.entries > old {
+                (old, inserts) = (totals.entries, entries.saturating_sub(totals.entries));
+            }
         }
     }
-    let old = merge.into_sources().pop().map(|source| source.large);
-    Ok(loaded.and(old).unwrap_or_default())
+    let large = merge.into_sources().pop().map(|source| source.large);
+    Ok((loaded.and(large).unwrap_or_default(), inserts))
 }
 
 /// The pages of a group that have updates, with the ranks of these.
@@ -405,102 +436,4 @@ fn touched_pages(item: &Item, batch: &GroupUpdates) -> Vec<(usize, Range<usize>)
         }
     }
     touched
-}
-
-/// New images of pages of a group.
-struct Change {
-    page_blocks: usize,
-    bytes: AlignedBuffer,
-    images: Vec<Image>,
-    lost_totals: Totals,
-    lost_large: u32,
-    new_totals: Totals,
-    new_large: u32,
-    consumed: BTreeSet<LargeRef>,
-    written: Vec<LargeRef>,
-    splits: u64,
-}
-
-struct Image {
-    /// The page that it comes from.
-    page: usize,
-    heat: Option<Heat>,
-    /// First and last key.
-    first: Vec<u8>,
-    last: Vec<u8>,
-}
-
-impl Change {
-    fn new(group: &Group) -> Self {
-        Self {
-            page_blocks: group.place.page_blocks() as usize,
-            bytes: AlignedBuffer::new(0),
-            images: Vec::new(),
-            lost_totals: Totals::default(),
-            lost_large: 0,
-            new_totals: Totals::default(),
-            new_large: 0,
-            consumed: BTreeSet::new(),
-            written: Vec::new(),
-            splits: 0,
-        }
-    }
-
-    /// Lays out `page`, a result of page `from`.
-    fn close(&mut self, page: &mut PageBuilder, from: usize, heat: Option<Heat>) -> Result<()> {
-        let first = page.first_key().unwrap_or_default().to_vec();
-        let last = page.last_key().unwrap_or_default().to_vec();
-        let (totals, large) = page.totals();
-        self.new_totals += totals;
-        self.new_large += large;
-        let bytes = self.page_blocks * BLOCK_BYTES;
-        let start = self.images.len() * bytes;
-        if self.bytes.len() < start + bytes {
-            let mut grown = AlignedBuffer::new((start + bytes).next_power_of_two());
-            grown[..start].copy_from_slice(&self.bytes[..start]);
-            self.bytes = grown;
-        }
-        page.lay_out(&mut self.bytes[start..start + bytes])?;
-        self.images.push(Image { page: from, heat, first, last });
-        Ok(())
-    }
-
-    /// The totals of the group after the change.
-    fn totals_of(&self, group: &Group) -> Totals {
-        let mut totals = group.totals;
-        totals -= self.lost_totals;
-        totals += self.new_totals;
-        totals
-    }
-
-    /// The group after the change: its images are in the first of the `free` slots.
-    fn group(&self, item: &Item, touched: &[(usize, Range<usize>)], free: &[u8]) -> Group {
-        let group = &*item.group;
-        let (mut slots, mut bounds) = (Vec::new(), Vec::new());
-        let mut images = self.images.iter().zip(free).peekable();
-        for (page, slot) in group.slots.iter().enumerate() {
-            let mut bound = page.checked_sub(1).map(|at| group.bounds.key(&item.first, at));
-            if !touched.iter().any(|(other, _)| *other == page) {
-                bounds.extend(bound.filter(|_| !slots.is_empty()));
-                slots.push(*slot);
-                continue;
-            }
-            let mut last: Option<&Image> = None;
-            while let Some((image, slot)) = images.next_if(|(image, _)| image.page == page) {
-                if let Some(last) = last {
-                    bound = Some(separator(&last.last, &image.first));
-                }
-                bounds.extend(bound.take().filter(|_| !slots.is_empty()));
-                slots.push(*slot);
-                last = Some(image);
-            }
-        }
-        Group {
-            place: Arc::clone(&group.place),
-            slots: slots.into(),
-            bounds: Bounds::new(&item.first, &bounds),
-            totals: self.totals_of(group),
-            large: (group.large + self.new_large).saturating_sub(self.lost_large),
-        }
-    }
 }

@@ -130,21 +130,34 @@ impl GroupUpdates {
             if self.bytes.len() >= bytes_max {
                 return Ok(false);
             }
-            let (start, key_len) = (self.bytes.len(), key.len());
-            self.bytes.extend_from_slice(key);
-            let what = match updates.update() {
-                Update::Put(value) => {
-                    self.bytes.extend_from_slice(value);
-                    What::Put
-                }
-                Update::PutLarge(large) => What::Large(large),
-                Update::Delete => What::Delete,
-            };
-            let payload_len = self.bytes.len() - start - key_len;
-            self.entries.push(Entry { start, key_len, payload_len, what });
+            self.push(key, updates.update());
             updates.advance()?;
         }
         Ok(true)
+    }
+
+    /// Adds an update behind the others.
+    pub fn push(&mut self, key: &[u8], update: Update<'_>) {
+        let (start, key_len) = (self.bytes.len(), key.len());
+        self.bytes.extend_from_slice(key);
+        let what = match update {
+            Update::Put(value) => {
+                self.bytes.extend_from_slice(value);
+                What::Put
+            }
+            Update::PutLarge(large) => What::Large(large),
+            Update::Delete => What::Delete,
+        };
+        let payload_len = self.bytes.len() - start - key_len;
+        self.entries.push(Entry { start, key_len, payload_len, what });
+    }
+
+    /// Removes the first `count` updates.
+    pub fn remove_first(&mut self, count: usize) {
+        let start = self.entries.get(count).map_or(self.bytes.len(), |entry| entry.start);
+        self.bytes.drain(..start);
+        self.entries.drain(..count);
+        self.entries.iter_mut().for_each(|entry| entry.start -= start);
     }
 
     pub fn len(&self) -> usize {

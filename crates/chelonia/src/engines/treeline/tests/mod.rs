@@ -1,22 +1,25 @@
 //! Tests of the tree against a model map over its whole life, with tiny sizes.
 
+mod lines;
 mod pages;
 
 use super::sweep::SWEEP_TRIGGER;
 use super::{Treeline, TreelineConfig};
-use crate::base::error::{ErrorKind, Result};
-use crate::engine::tests::jobs::{fail_in_jobs, live_beside_jobs, work};
+use crate::base::error::Result;
+use crate::base::keys::{Direction, KeyRange};
+use crate::engine::tests::jobs::{
+    fail_in_jobs, failed_jobs_change_nothing, live_beside_jobs, work,
+};
 use crate::engine::tests::life::{Plan, live};
 use crate::engine::tests::long_keys::{live_with_long_keys, metadata_of_shared_keys};
 use crate::engine::tests::world::{self, Item, Model, Tried};
 use crate::engine::tests::{hostile, key_of, uniform, value};
-use crate::engine::{Engine, do_job};
+use crate::engine::{Engine, Job};
 use crate::filters::FilterKind;
 use crate::run::RunOptions;
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
-use crate::storage::io::fault::{Call, Fault};
 use std::collections::BTreeMap;
 
 /// A tree together with a model.
@@ -40,10 +43,24 @@ fn tiny() -> TreelineConfig {
         group_pages: 4,
         node_groups: 8,
         fill_percent: 85,
+        epsilon_percent: 0,
+        forecast_rounds: 0,
         checkpoint_distance: 8 << 10,
         run_bytes: 4096,
         sweep_bytes: 8 << 10,
         run: RunOptions { filter: FilterKind::Bloom, bits_per_key: 12 },
+    }
+}
+
+/// Sweeps all staged memtables, due or not.
+fn sweep(world: &mut World) {
+    loop {
+        let swept = {
+            let Some(mut job) = world.tree.plan_sweep(u64::MAX) else { return };
+            job.run(&work(&world.workers)).unwrap();
+            Box::new(job).install(&work(&world.workers)).unwrap().unwrap()
+        };
+        world.note(&Model::new(), swept);
     }
 }
 
@@ -60,10 +77,13 @@ fn a_tree_lives_like_a_map_and_everything_happens() {
     let with = |options, threads| Plan { options, threads, ..usual };
     let single = TreelineConfig { group_pages: 1, ..tiny() };
     let large = TreelineConfig { group_pages: 16, fill_percent: 100, ..tiny() };
+    let lines =
+        TreelineConfig { fill_percent: 70, epsilon_percent: 15, forecast_rounds: 2, ..tiny() };
     for seed in 0..4 {
         live::<Treeline>(&usual, seed, &mut events);
         live::<Treeline>(&with(single, 3), seed, &mut events);
         live::<Treeline>(&with(large, 2), seed, &mut events);
+        live::<Treeline>(&with(lines, 1), seed, &mut events);
     }
     // These events have tests of their own.
     events.remove("nodes_evicted");
@@ -107,34 +127,7 @@ fn hostile_bytes_and_devices_are_survived() {
 
 #[test]
 fn a_failed_sweep_changes_nothing() {
-    let mut rng = Rng::new(6);
-    for call in [Call::Write, Call::Read, Call::Allocate] {
-        let mut world = World::new(tiny(), 1);
-        let mut failed = 0;
-        for round in 0..24 {
-            absorb_until_due(&mut world, &mut rng);
-            // Discard the caches: sweeps must read their inputs.
-            world.reopen();
-            let root = world.tree.root().unwrap();
-            let used = world.storage.stats().space.used_blocks;
-            world.faults.fail(Fault::once(call, round % 11));
-            let swept = do_job(&world.tree, &work(&world.workers));
-            world.faults.heal();
-            match swept {
-                Err(error) => {
-                    failed += 1;
-                    assert_eq!(error.kind(), ErrorKind::Io);
-                    assert_eq!(world.tree.root().unwrap(), root);
-                    assert_eq!(world.storage.stats().space.used_blocks, used);
-                }
-                Ok(Some(absorbed)) => world.note(&Model::new(), absorbed),
-                Ok(None) => {}
-            }
-            world.maintain();
-        }
-        world.check(&mut rng);
-        assert!(failed > 2, "{call:?} failed {failed} times");
-    }
+    failed_jobs_change_nothing::<Treeline>(tiny(), &absorb_until_due);
 }
 
 #[test]
@@ -161,7 +154,7 @@ fn memtables_that_a_job_sweeps_are_not_merged_before_its_install() {
 }
 
 #[test]
-fn an_idle_tree_has_all_its_entries_in_pages() {
+fn an_idle_tree_sweeps_as_many_updates_as_it_has_pages() {
     let mut rng = Rng::new(7);
     let mut world = World::new(tiny(), 2);
     world.absorb(uniform(&mut rng, 80));
@@ -171,6 +164,29 @@ fn an_idle_tree_has_all_its_entries_in_pages() {
     world.maintain();
     assert!(!world.tree.wants_maintenance());
     assert_eq!(world.tree.stats().buffered_runs, 0);
+    world.check(&mut rng);
+}
+
+#[test]
+fn few_updates_wait_until_scans_have_read_as_much_as_a_sweep() {
+    let mut rng = Rng::new(10);
+    let mut world = World::new(tiny(), 1);
+    world.tree.expect_updates(false);
+    world.absorb(uniform(&mut rng, 2_000));
+    world.maintain();
+    world.absorb(uniform(&mut rng, 10));
+    assert!(!world.tree.wants_maintenance());
+    assert_eq!(world.maintain(), 0);
+    let mut scans = 0;
+    while !world.tree.wants_maintenance() {
+        world.tree.version().cursor(KeyRange::all(), Direction::Ascending).unwrap();
+        scans += 1;
+    }
+    // Ten pages are read and written, and one run of a few blocks is read.
+    assert!((20..30).contains(&scans), "{scans}");
+    world.maintain();
+    assert_eq!(world.tree.stats().buffered_runs, 0);
+    assert!(!world.tree.wants_maintenance());
     world.check(&mut rng);
 }
 

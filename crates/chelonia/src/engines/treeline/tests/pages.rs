@@ -1,6 +1,6 @@
 //! Tests of pages: reads of a lookup, slots, snapshots.
 
-use super::{TreelineConfig, World, tiny};
+use super::{TreelineConfig, World, sweep, tiny};
 use crate::engine::Engine;
 use crate::engine::tests::{key_of, uniform, value};
 use crate::runtime::rng::Rng;
@@ -42,7 +42,7 @@ fn few_updates_write_few_pages_in_their_groups() {
     for round in 0..50 {
         let key = keys[round * 79 % keys.len()].clone();
         world.absorb([(key, value(&mut rng, 92))].into());
-        world.maintain();
+        sweep(&mut world);
         world.check(&mut rng);
     }
     assert_eq!(world.event("pages_in_place"), in_place + 50);
@@ -57,7 +57,7 @@ fn a_snapshot_keeps_the_slots_it_sees() {
     let keys: Vec<Vec<u8>> = world.model.keys().cloned().collect();
     let one_page = |world: &mut World, rng: &mut Rng| {
         world.absorb([(keys[0].clone(), value(rng, 92))].into());
-        world.maintain();
+        sweep(world);
         world.check(rng);
     };
     let before = world.event("groups_rewritten");
@@ -101,7 +101,7 @@ fn a_full_page_is_divided_within_its_group() {
     let (before, disk_bytes) = (world.event("groups_rewritten"), world.tree.stats().disk_bytes);
     for batch in 0..3 {
         world.absorb((1..4_u64).map(|n| (key_of(batch << 16 | n), value(&mut rng, 92))).collect());
-        world.maintain();
+        sweep(&mut world);
         world.check(&mut rng);
     }
     assert_eq!((world.event("page_splits"), world.event("groups_rewritten")), (3, before));
