@@ -335,9 +335,11 @@ pub struct Absorbed {
     /// The next version.
     pub version: Arc<dyn Version>,
     /// Extents that only the next version refers to, not the one before. Large values that came
-    /// with the updates count as gained.
+    /// with the updates count as gained. Pages are not listed: they come with their group, or are
+    /// written to a slot of it.
     pub gained: Vec<OwnedExtent>,
-    /// Extents that only the version before refers to, not the next one.
+    /// Extents that only the version before refers to, not the next one. A page is listed if its
+    /// group stays, so that its slot is held; otherwise it goes with its group.
     pub lost: Vec<OwnedExtent>,
 }
 

@@ -268,14 +268,11 @@ impl KeyspaceCore {
         let mut extents = Vec::new();
         // The keyspace is dropped even if it cannot be read completely.
         let _ = self.engine.version().extents(&mut |owned| {
-            extents.push(owned);
+            // Pages go with their groups.
+            extents.extend(Some(owned).filter(OwnedExtent::is_allocated));
             Ok(())
         });
-        let found = extents
-            .iter()
-            .filter(|owned| owned.is_allocated())
-            .map(|owned| owned.extent.bytes())
-            .sum();
+        let found = extents.iter().map(|owned| owned.extent.bytes()).sum();
         let hidden = self.engine.stats().disk_bytes.saturating_sub(found);
         for buffer in view.buffers.iter().rev() {
             let flushed = buffer.memtable.sorted(&cuts);

@@ -5,7 +5,9 @@ use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
-use crate::engine::{Absorbed, Engine, Found, OwnedExtent, Version, Work, WriteBudget, do_job};
+use crate::engine::{
+    Absorbed, Engine, ExtentKind, Found, OwnedExtent, Version, Work, WriteBudget, do_job,
+};
 use crate::memory::budget::Budget;
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
@@ -212,16 +214,24 @@ impl<E: Tried> World<E> {
             };
             batch.values().any(large)
         };
-        let mut expected: BTreeSet<_> = self.owned.clone();
+        let is_allocated = |owned: &&OwnedExtent| owned.is_allocated();
+        let mut expected: BTreeSet<_> = self.owned.iter().filter(is_allocated).copied().collect();
         for owned in &absorbed.gained {
-            assert!(expected.insert(*owned), "gained twice or known: {owned:?}");
+            assert!(owned.is_allocated() && expected.insert(*owned), "gained twice: {owned:?}");
         }
-        for owned in &absorbed.lost {
+        for owned in absorbed.lost.iter().filter(is_allocated) {
             assert!(expected.remove(owned), "lost twice or not known: {owned:?}");
         }
         let is_damaged = self.is_damaged;
         let next = if is_damaged { expected.clone() } else { extents_of(&*absorbed.version) };
-        assert_eq!(expected, next, "gained and lost are the difference");
+        let allocated: BTreeSet<_> = next.iter().filter(is_allocated).copied().collect();
+        assert_eq!(expected, allocated, "gained and lost are the difference");
+        if !is_damaged {
+            let pages: Vec<_> = absorbed.lost.iter().filter(|owned| !is_allocated(owned)).collect();
+            let lost: BTreeSet<_> = pages.iter().map(|page| **page).collect();
+            assert_eq!(lost.len(), pages.len(), "a page is lost twice");
+            assert_eq!(lost, lost_pages(&self.owned, &next), "pages of groups that stay");
+        }
         for owned in absorbed.gained.iter().filter(|owned| owned.is_large_value()) {
             assert!(large_came(owned), "large values come with updates");
         }
@@ -360,6 +370,24 @@ fn pick_key(model: &Model, rng: &mut Rng) -> Vec<u8> {
         (Some((key, _)), 1) => [key.as_slice(), b"\0"].concat(),
         (Some((key, _)), _) => key.clone(),
     }
+}
+
+/// Pages of groups that are in `before` and `after`, which only the first has.
+fn lost_pages(
+    before: &BTreeSet<OwnedExtent>,
+    after: &BTreeSet<OwnedExtent>,
+) -> BTreeSet<OwnedExtent> {
+    let groups: BTreeMap<_, _> = after
+        .iter()
+        .filter(|owned| owned.kind == ExtentKind::PageGroup)
+        .map(|owned| (owned.extent.start, owned.extent.end()))
+        .collect();
+    let stays = |page: &&OwnedExtent| {
+        let group = groups.range(..=page.extent.start).next_back();
+        group.is_some_and(|(_, end)| page.extent.start < *end)
+    };
+    let gone = before.difference(after).filter(|owned| !owned.is_allocated());
+    gone.filter(stays).copied().collect()
 }
 
 pub fn extents_of(version: &dyn Version) -> BTreeSet<OwnedExtent> {

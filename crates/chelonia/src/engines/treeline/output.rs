@@ -1,8 +1,8 @@
 //! Output of an absorb or a job: extents written, and extents the next version no longer refers to.
 //!
 //! Every allocated extent is recorded at once, so that a failure frees all of them. A page written
-//! to a slot of its group needs no roll-back: no version refers to the slot. Workers share the
-//! output.
+//! to a slot of its group is not recorded: after a failure no version refers to the slot. A page
+//! that is lost is recorded if its group stays. Workers share the output.
 
 use super::codec;
 use super::counters::Counters;
@@ -39,7 +39,7 @@ impl Ledger {
     /// Frees everything that failed work allocated. Continues after an error.
     pub fn roll_back(self, storage: &Storage) -> Result<()> {
         let own = self.gained.into_iter();
-        let own = own.filter(|owned| owned.is_allocated() && !owned.is_large_value());
+        let own = own.filter(|owned| !owned.is_large_value());
         own.map(|owned| storage.free(owned.extent)).fold(Ok(()), Result::and)
     }
 
@@ -48,8 +48,8 @@ impl Ledger {
         (self.gained, self.lost)
     }
 
-    /// The gained and lost extents of successful work. The slots of lost pages are held from now
-    /// on, to the end of their lifetime.
+    /// The gained and lost extents of successful work. The slots of pages that are lost by groups
+    /// that stay are held from now on, to the end of their lifetime.
     pub fn settle(self, storage: &Storage) -> (Vec<OwnedExtent>, Vec<OwnedExtent>) {
         let pages = self.lost.iter().filter(|owned| owned.kind == ExtentKind::Page);
         storage.hold_slots(pages.map(|owned| (owned.extent.start, owned.generation)));

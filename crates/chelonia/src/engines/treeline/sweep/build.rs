@@ -304,7 +304,7 @@ impl<'o, 't> GroupBuilder<'o, 't> {
             totals: self.totals,
             large: self.large,
         };
-        self.output.gain(group.all_owned());
+        self.output.gain([group.owned()]);
         let bytes = self.pages * self.page_blocks * BLOCK_BYTES;
         let images = &mut self.images[..bytes];
         storage.write_blocks(extent.start, generation, images)?;

@@ -338,6 +338,7 @@ impl Treeline {
         };
         let (gained, lost) = output.into_ledger().settle(self.storage());
         let blocks = |extents: &[OwnedExtent]| -> u64 {
+            // Pages are parts of their groups.
             let allocated = extents.iter().filter(|owned| owned.is_allocated());
             allocated.map(|owned| u64::from(owned.extent.blocks)).sum()
         };

@@ -198,7 +198,7 @@ impl<'o, 't> NodeSweep<'o, 't> {
         let (large, inserts) = rewrite(&mut self.builder, updates, Some((pages, &loaded)))?;
         self.note_inserts(inserts);
         self.swept.consumed.extend(large);
-        self.output.lose(group.all_owned());
+        self.output.lose([group.owned()]);
         Ok(())
     }
 
@@ -227,7 +227,7 @@ impl<'o, 't> NodeSweep<'o, 't> {
         }
         let left = group.slots.len() - touched.len() + change.images.len();
         if left == 0 {
-            self.output.lose(group.all_owned());
+            self.output.lose([group.owned()]);
             self.swept.consumed.append(&mut change.consumed);
             return Ok(Some(None));
         }
@@ -344,12 +344,6 @@ impl<'o, 't> NodeSweep<'o, 't> {
         }
         drop(guard);
         let next = change.group(item, touched, free);
-        let owned = |group: &Group, slot: u8| {
-            let page = group.slots.iter().position(|other| *other == slot);
-            page.map(|page| group.owned_page(page))
-        };
-        let written = free.iter().take(change.images.len());
-        self.output.gain(written.filter_map(|slot| owned(&next, *slot)));
         self.output.lose(touched.iter().map(|(page, _)| group.owned_page(*page)));
         self.swept.consumed.append(&mut change.consumed);
         self.swept.written.append(&mut change.written);
