@@ -5,7 +5,7 @@ use chelonia::internals::{Directory, MemoryDirectory};
 use chelonia::limits::MEMORY_BYTES_MIN;
 use chelonia::{
     Database, Durability, EngineKind, EngineOptions, FilterKind, KeyspaceOptions, LevelOptions,
-    Result, TurtleOptions,
+    Result, TreelineOptions, TurtleOptions,
 };
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub struct Setting {
     engine: u64,
     /// The shape of levels, for engines that have levels.
     levels: LevelOptions,
+    /// The pages of engine treeline.
+    pages: TreelineOptions,
     /// The checkpoint distance, in bytes.
     pub distance: u64,
     log_segment_bytes: u64,
@@ -49,6 +51,7 @@ const TINY: Setting = Setting {
     filter_bits: 16,
     engine: 0,
     levels: FEW_LEVELS,
+    pages: TreelineOptions::new().group_pages(4),
     distance: 2_000,
     log_segment_bytes: 32 << 10,
     write_share: None,
@@ -58,7 +61,7 @@ const TINY: Setting = Setting {
 };
 
 /// All settings.
-pub const SETTINGS: [Setting; 14] = [
+pub const SETTINGS: [Setting; 15] = [
     TINY,
     Setting { name: "engines the other way round", engine: 1, ..TINY },
     Setting { name: "a memtable of one entry", distance: 1, ..TINY },
@@ -105,6 +108,15 @@ pub const SETTINGS: [Setting; 14] = [
         ..TINY
     },
     Setting {
+        name: "pages along lines, with space for inserts",
+        pages: TreelineOptions::new()
+            .group_pages(8)
+            .fill_percent(70)
+            .epsilon_percent(15)
+            .forecast_rounds(2),
+        ..TINY
+    },
+    Setting {
         name: "background threads",
         threads: true,
         distance: 3_000,
@@ -130,6 +142,7 @@ impl Setting {
                 let options = TurtleOptions::new().leaf_bytes(self.leaf_bytes);
                 options.pivots_max(self.pivots_max).into()
             }
+            EngineKind::Treeline => self.pages.into(),
             engine => EngineOptions::tiny(engine, self.leaf_bytes),
         };
         let options = KeyspaceOptions::new().engine(engine).filter(filter);
