@@ -8,6 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Generation;
 use crate::base::limits::BLOCK_BYTES;
 use crate::memory::budget::{Charge, Use};
+use crate::memory::slab::OwnedPages;
 use crate::run::block::join_in_place;
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
@@ -28,12 +29,46 @@ pub enum Reading {
 
 /// Pages of a group in memory, verified and joined.
 pub struct LoadedPages {
-    bytes: AlignedBuffer,
+    memory: Memory,
     page_bytes: usize,
     /// For each: the offset of the page in the data file, and the heat it had.
     places: Vec<(u64, Option<Heat>)>,
     bytes_read: u64,
-    _charge: Charge,
+}
+
+/// Where loaded pages are.
+enum Memory {
+    /// For scans, which are short.
+    Heap(AlignedBuffer, #[expect(dead_code, reason = "counts the buffer")] Charge),
+    /// For merges: an allocator would keep buffers of that size among smaller allocations.
+    Mapped(OwnedPages),
+}
+
+impl Memory {
+    fn take(storage: &Storage, reading: Reading, bytes: usize) -> Result<Self> {
+        let budget = storage.budget();
+        if reading == Reading::Scan {
+            let charge = budget.charge(Use::Scans, bytes as u64);
+            return Ok(Self::Heap(AlignedBuffer::new(bytes), charge));
+        }
+        let pages = OwnedPages::take(bytes.max(BLOCK_BYTES), budget, Use::Work);
+        pages.map(Self::Mapped).ok_or_else(Error::out_of_memory)
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Heap(buffer, _) => buffer,
+            Self::Mapped(pages) => pages.bytes(),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Heap(buffer, _) => buffer,
+            Self::Mapped(pages) => pages.bytes_mut(),
+        }
+    }
 }
 
 impl LoadedPages {
@@ -47,9 +82,8 @@ impl LoadedPages {
         let blocks = group.place.page_blocks() as usize;
         let page_bytes = blocks * BLOCK_BYTES;
         let count = pages.clone().count();
-        let budget_use = if reading == Reading::Scan { Use::Scans } else { Use::Work };
-        let charge = storage.budget().charge(budget_use, (count * page_bytes) as u64);
-        let mut bytes = AlignedBuffer::new(count * page_bytes);
+        let mut memory = Memory::take(storage, reading, count * page_bytes)?;
+        let bytes = memory.bytes_mut();
         let mut places = Vec::with_capacity(count);
         let mut missing: Vec<Missing> = Vec::new();
         for (at, page) in pages.enumerate() {
@@ -66,14 +100,16 @@ impl LoadedPages {
                 _ => missing.push(Missing { at, slot, generation, count: 1 }),
             }
         }
-        let bytes_read = read_missing(storage, group, &missing, &mut bytes)?;
+        let bytes_read = read_missing(storage, group, &missing, bytes)?;
         if reading == Reading::Scan {
-            cache(storage, group, &missing, &bytes);
+            cache(storage, group, &missing, bytes);
         }
-        let mut loaded = Self { bytes, page_bytes, places, bytes_read, _charge: charge };
+        let mut loaded = Self { memory, page_bytes, places, bytes_read };
         if blocks > 1 {
             for page in 0..count {
-                let joined = join_in_place(&mut loaded.bytes[page * page_bytes..][..page_bytes]);
+                let joined = join_in_place(
+                    &mut loaded.memory.bytes_mut()[page * page_bytes..][..page_bytes],
+                );
                 joined.map_err(|error| loaded.blame(page, error))?;
             }
         }
@@ -90,7 +126,7 @@ impl LoadedPages {
     #[inline]
     #[must_use]
     pub fn bytes(&self, page: usize) -> &[u8] {
-        &self.bytes[page * self.page_bytes..(page + 1) * self.page_bytes]
+        &self.memory.bytes()[page * self.page_bytes..(page + 1) * self.page_bytes]
     }
 
     /// The heat that a page had in the cache.

@@ -13,13 +13,13 @@ use crate::engines::treeline::config::TreelineConfig;
 use crate::engines::treeline::forecast::Histogram;
 use crate::engines::treeline::node::Item;
 use crate::engines::treeline::output::Output;
-use crate::memory::budget::{Charge, Use};
+use crate::memory::budget::Use;
+use crate::memory::slab::OwnedPages;
 use crate::pages::{Bounds, Group, Line, PageBuilder, Place, blocks_of_page};
 use crate::run::Totals;
 use crate::runtime::sync::{Arc, Ordering};
 use crate::storage::block::BLOCK_PAYLOAD_BYTES;
 use crate::storage::cache::Heat;
-use crate::storage::io::AlignedBuffer;
 use crate::structure::{SharedKey, events};
 
 /// Maximum bytes of the bounds of a group: a group with long keys ends early.
@@ -43,7 +43,7 @@ pub(in crate::engines::treeline) struct GroupBuilder<'o, 't> {
     /// Maximum pages of the groups opened from now on.
     pages_wanted: usize,
     /// Images of its closed pages.
-    images: AlignedBuffer,
+    images: Option<OwnedPages>,
     pages: usize,
     /// Its lower bound, and those of its further closed pages.
     first: SharedKey,
@@ -67,13 +67,11 @@ pub(in crate::engines::treeline) struct GroupBuilder<'o, 't> {
     line: Option<Line>,
     /// Large values written to pages.
     pub written: Vec<LargeRef>,
-    charge: Charge,
 }
 
 impl<'o, 't> GroupBuilder<'o, 't> {
     /// Creates a builder without groups.
     pub fn new(output: &'o Output<'t>, config: TreelineConfig, forecast: Arc<Histogram>) -> Self {
-        let charge = output.storage().budget().charge(Use::Work, 0);
         Self {
             output,
             config,
@@ -85,7 +83,7 @@ impl<'o, 't> GroupBuilder<'o, 't> {
             page_blocks: 1,
             pages_max: config.group_pages,
             pages_wanted: config.group_pages,
-            images: AlignedBuffer::new(0),
+            images: None,
             pages: 0,
             first: SharedKey::LEAST,
             bounds: Vec::new(),
@@ -101,7 +99,6 @@ impl<'o, 't> GroupBuilder<'o, 't> {
             waiting_max: 0,
             line: None,
             written: Vec::new(),
-            charge,
         }
     }
 
@@ -143,7 +140,7 @@ impl<'o, 't> GroupBuilder<'o, 't> {
             return Ok(());
         }
         if !self.is_open {
-            self.open(key, &update);
+            self.open(key, &update)?;
         }
         if !self.page.add((self.page_blocks, self.fill), key, update)? {
             if !self.page.is_empty() {
@@ -162,7 +159,7 @@ impl<'o, 't> GroupBuilder<'o, 't> {
     /// Divides the first of the waiting entries among the pages of a group, and writes it.
     fn place_group(&mut self, is_last: bool) -> Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
-        self.open(waiting.key(0), &waiting.update(0));
+        self.open(waiting.key(0), &waiting.update(0))?;
         let whole = self.page_blocks * BLOCK_PAYLOAD_BYTES;
         let sizes = Sizes {
             pages_max: self.pages_max,
@@ -213,7 +210,7 @@ impl<'o, 't> GroupBuilder<'o, 't> {
             self.close()?;
             self.next_first = Some(self.bound_of(key));
         }
-        self.open(key, &update);
+        self.open(key, &update)?;
         if self.page.add(whole(self.page_blocks), key, update)? {
             return Ok(());
         }
@@ -236,20 +233,24 @@ impl<'o, 't> GroupBuilder<'o, 't> {
     }
 
     /// Opens a group for records like this one.
-    fn open(&mut self, key: &[u8], update: &Update<'_>) {
+    fn open(&mut self, key: &[u8], update: &Update<'_>) -> Result<()> {
         self.is_open = true;
         self.page_blocks = blocks_of_page(key.len(), payload_len(update));
         self.begin_page(key);
         self.pages_max = self.config.pages_of(self.page_blocks).min(self.pages_wanted);
         let bytes = self.pages_max * self.page_blocks * BLOCK_BYTES;
-        if self.images.len() < bytes {
-            self.images = AlignedBuffer::new(bytes);
-            self.charge.resize(bytes as u64);
+        let held = self.images.as_ref().map_or(0, |images| images.bytes().len());
+        if held < bytes {
+            self.images = None;
+            let budget = self.output.storage().budget();
+            let images = OwnedPages::take(bytes, budget, Use::Work);
+            self.images = Some(images.ok_or_else(Error::out_of_memory)?);
         }
         self.first = match self.next_first.take() {
             Some(first) => first,
             None => self.bound_of(key),
         };
+        Ok(())
     }
 
     fn close_page(&mut self) -> Result<()> {
@@ -266,7 +267,8 @@ impl<'o, 't> GroupBuilder<'o, 't> {
         self.heats.push(self.heat.take());
         let bytes = self.page_blocks * BLOCK_BYTES;
         let start = self.pages * bytes;
-        self.page.lay_out(&mut self.images[start..start + bytes])?;
+        let images = self.images.as_mut().map(OwnedPages::bytes_mut).unwrap_or_default();
+        self.page.lay_out(&mut images[start..start + bytes])?;
         self.pages += 1;
         Ok(())
     }
@@ -306,15 +308,15 @@ impl<'o, 't> GroupBuilder<'o, 't> {
         };
         self.output.gain([group.owned()]);
         let bytes = self.pages * self.page_blocks * BLOCK_BYTES;
-        let images = &mut self.images[..bytes];
-        storage.write_blocks(extent.start, generation, images)?;
+        let images = self.images.as_mut().map(OwnedPages::bytes_mut).unwrap_or_default();
+        storage.write_blocks(extent.start, generation, &mut images[..bytes])?;
         self.output.counters.data_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let guard = storage.epochs().pin();
         for (page, heat) in self.heats.iter().enumerate() {
             let Some(heat) = *heat else { continue };
             let start = page * self.page_blocks * BLOCK_BYTES;
             let first = group.place.block_of(group.slots[page]);
-            let image = self.images[start..].chunks_exact(BLOCK_BYTES).take(self.page_blocks);
+            let image = images[start..].chunks_exact(BLOCK_BYTES).take(self.page_blocks);
             for (block, bytes) in (first..).zip(image) {
                 group.place.cached().insert(block, bytes, heat, &guard);
             }

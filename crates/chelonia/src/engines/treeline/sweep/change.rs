@@ -1,22 +1,25 @@
 //! The next images of pages of a group that is updated in place.
 
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::keys::separator;
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::stream::LargeRef;
 use crate::engines::treeline::node::Item;
+use crate::memory::budget::Use;
+use crate::memory::slab::OwnedPages;
 use crate::pages::{Bounds, Group, PageBuilder};
 use crate::run::Totals;
 use crate::runtime::sync::Arc;
+use crate::storage::Storage;
 use crate::storage::cache::Heat;
-use crate::storage::io::AlignedBuffer;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// New images of pages of a group.
 pub(super) struct Change {
     pub page_blocks: usize,
-    pub bytes: AlignedBuffer,
+    /// Their bytes, one after the other.
+    pub bytes: OwnedPages,
     pub images: Vec<Image>,
     pub lost_totals: Totals,
     pub lost_large: u32,
@@ -37,10 +40,13 @@ pub(super) struct Image {
 }
 
 impl Change {
-    pub fn new(group: &Group) -> Self {
-        Self {
+    /// Creates a change of up to `images_max` images, at least one.
+    pub fn new(storage: &Storage, group: &Group, images_max: usize) -> Result<Self> {
+        let page_bytes = group.place.page_blocks() as usize * BLOCK_BYTES;
+        let bytes = OwnedPages::take(images_max * page_bytes, storage.budget(), Use::Work);
+        Ok(Self {
             page_blocks: group.place.page_blocks() as usize,
-            bytes: AlignedBuffer::new(0),
+            bytes: bytes.ok_or_else(Error::out_of_memory)?,
             images: Vec::new(),
             lost_totals: Totals::default(),
             lost_large: 0,
@@ -49,7 +55,7 @@ impl Change {
             consumed: BTreeSet::new(),
             written: Vec::new(),
             splits: 0,
-        }
+        })
     }
 
     /// Lays out `page`, a result of page `from`.
@@ -61,12 +67,8 @@ impl Change {
         self.new_large += large;
         let bytes = self.page_blocks * BLOCK_BYTES;
         let start = self.images.len() * bytes;
-        if self.bytes.len() < start + bytes {
-            let mut grown = AlignedBuffer::new((start + bytes).next_power_of_two());
-            grown[..start].copy_from_slice(&self.bytes[..start]);
-            self.bytes = grown;
-        }
-        page.lay_out(&mut self.bytes[start..start + bytes])?;
+        let target = self.bytes.bytes_mut().get_mut(start..start + bytes);
+        page.lay_out(target.ok_or_else(|| Error::internal("a group has no slot for a page"))?)?;
         self.images.push(Image { page: from, heat, first, last });
         Ok(())
     }

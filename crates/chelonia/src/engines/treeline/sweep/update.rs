@@ -215,7 +215,7 @@ impl<'o, 't> NodeSweep<'o, 't> {
         let pages = touched.iter().map(|(page, _)| *page);
         let loaded = Arc::new(LoadedPages::read(storage, group, pages, Reading::Merge)?);
         self.bytes_read += loaded.bytes_read();
-        let mut change = Change::new(group);
+        let mut change = Change::new(storage, group, free.len())?;
         let mut inserts = 0;
         for (at, (page, ranks)) in touched.iter().enumerate() {
             if !self.merge_page(&mut change, (&loaded, at, *page), batch, ranks, free.len())? {
@@ -322,7 +322,7 @@ impl<'o, 't> NodeSweep<'o, 't> {
         let storage = self.output.storage();
         let generation = storage.new_generation()?;
         let bytes = change.page_blocks * BLOCK_BYTES;
-        let images = change.bytes.chunks_exact_mut(bytes).take(change.images.len());
+        let images = change.bytes.bytes_mut().chunks_exact_mut(bytes).take(change.images.len());
         let writes = images.zip(free).map(|(blocks, slot)| {
             group.place.rewritten(*slot, generation);
             BlockWrite { first: group.place.number_of(*slot), generation, blocks }
@@ -337,7 +337,8 @@ impl<'o, 't> NodeSweep<'o, 't> {
         for ((image, slot), index) in change.images.iter().zip(free).zip(0..) {
             let Some(heat) = image.heat else { continue };
             let first = group.place.block_of(*slot);
-            let image = change.bytes[index * bytes..(index + 1) * bytes].chunks_exact(BLOCK_BYTES);
+            let image = &change.bytes.bytes()[index * bytes..(index + 1) * bytes];
+            let image = image.chunks_exact(BLOCK_BYTES);
             for (block, bytes) in (first..).zip(image) {
                 group.place.cached().insert(block, bytes, heat, &guard);
             }
