@@ -20,6 +20,7 @@ mod log;
 mod mutation_runner;
 mod splinter;
 mod storage;
+mod treeline;
 
 pub use mutation_runner::{Mutants, run};
 
@@ -40,7 +41,7 @@ pub struct Mutant {
 
 /// All mutants.
 pub fn all() -> Vec<Mutant> {
-    let engines = [engine::MUTANTS, autumn::MUTANTS, splinter::MUTANTS].concat();
+    let engines = [engine::MUTANTS, autumn::MUTANTS, splinter::MUTANTS, treeline::MUTANTS].concat();
     [log::MUTANTS, storage::MUTANTS, db::MUTANTS, &engines].concat()
 }
 

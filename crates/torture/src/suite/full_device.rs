@@ -18,7 +18,7 @@
 //! of four the committing thread does the background work and time is simulated, so the unit is
 //! determined by its seed. The others use threads.
 
-use crate::suite::support::{below, engine_of, one_of};
+use crate::suite::support::{ENGINES, below, engine_of, one_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::unreachable_blocks;
 use chelonia::internals::{Clock, FaultDirectory, FaultPlan, MemoryDirectory, Rng};
@@ -37,6 +37,9 @@ const MEMORY: u64 = 32 << 20;
 /// After everything was deleted, at least this part of the original data must fit again, in
 /// percent.
 const REFILLED_PERCENT: u64 = 90;
+
+/// Before one write in this many, some key is read.
+const LOOK_ONE_IN: u64 = 8;
 
 /// With threads, a write may be refused while the background reclaims space: the number of retries.
 const TRIES: u32 = 400;
@@ -67,7 +70,8 @@ impl Test for FullDevice {
             0..SHORT_UNITS => DEVICE_BYTES_LEAST,
             _ => DEVICE_BYTES_LEAST + rng.below(DEVICE_BYTES_MOST - DEVICE_BYTES_LEAST),
         };
-        let stepped = !unit.number.is_multiple_of(4);
+        // The units with threads are of every engine in turn.
+        let stepped = !(unit.number + unit.number / ENGINES as u64).is_multiple_of(4);
         let mut life = Life::begin(engine_of(unit.number), capacity, stepped, rng);
         life.live();
         life.tally.add("devices filled", 1);
@@ -351,8 +355,21 @@ impl Life {
         }
     }
 
+    /// Now and then reads some key: a full device leaves trees half way between two shapes.
+    fn look(&mut self) {
+        if !self.rng.one_in(LOOK_ONE_IN) {
+            return;
+        }
+        let Some(place) = self.old_place() else { return };
+        let found = self.keyspaces[place.0].get(place.1.to_be_bytes()).unwrap();
+        let found = found.unwrap_or_else(|| panic!("{place:?} is missing"));
+        assert!(*found == *value(self.model[&place]), "{place:?} has another value");
+        self.tally.add("reads", 1);
+    }
+
     /// Puts a value; true if it was accepted.
     fn put(&mut self, place: Place, length: usize) -> bool {
+        self.look();
         let stamp = self.rng.next_u64();
         match self.keyspaces[place.0].insert(place.1.to_be_bytes(), value((stamp, length))) {
             Ok(()) => {
@@ -369,6 +386,7 @@ impl Life {
     }
 
     fn remove(&mut self, place: Place) -> Result<()> {
+        self.look();
         let removed = self.keyspaces[place.0].remove(place.1.to_be_bytes());
         match &removed {
             Ok(()) => {

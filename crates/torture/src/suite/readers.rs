@@ -6,7 +6,7 @@
 //! snapshot or a scan must show the content after some number of commits of each writer: at least
 //! those acknowledged before it was made, at most those begun when it ended, and the same number in
 //! all keyspaces. Meanwhile memtables are flushed, checkpoints are made, and other keyspaces are
-//! created and dropped.
+//! created and dropped. The first two keyspaces have different engines, which change with the unit.
 //!
 //! A check *overlaps a write* if a commit that was not acknowledged when the check began had begun
 //! before it ended. The interleaving of the threads does not follow from the unit.
@@ -55,7 +55,7 @@ fn commit_of(value: &[u8]) -> u64 {
 }
 
 impl Shared {
-    fn open() -> Self {
+    fn open(unit: Unit) -> Self {
         let directory = MemoryDirectory::new();
         let database = Database::builder("memory")
             .memory(48 << 20)
@@ -65,7 +65,8 @@ impl Shared {
             .unwrap();
         let keyspace = |name: &str| {
             let filter = if name == "left" { FilterKind::Bloom } else { FilterKind::Quotient };
-            let engine = EngineOptions::tiny(engine_of(u64::from(name == "right")), 4 << 10);
+            let number = 2 * unit.number + u64::from(name == "right");
+            let engine = EngineOptions::tiny(engine_of(number), 4 << 10);
             let options = KeyspaceOptions::new().engine(engine).filter(filter);
             let keyspace = database.keyspace(name, options).unwrap();
             keyspace.set_checkpoint_distance(3_000).unwrap();
@@ -254,7 +255,7 @@ impl Test for Readers {
     }
 
     fn run(&self, unit: Unit) -> Tally {
-        let shared = Shared::open();
+        let shared = Shared::open(unit);
         let mut rng: Rng = unit.rng();
         let seeds = [rng.next_u64(), rng.next_u64()];
         std::thread::scope(|scope| {

@@ -13,6 +13,9 @@ use chelonia::{
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+/// Beside a job, a checkpoint distance is sometimes this many times that of the setting.
+const LONGER_TIMES: u64 = 8;
+
 /// A snapshot and its expected content.
 struct Held {
     snapshot: Snapshot,
@@ -218,7 +221,8 @@ impl History {
     }
 
     /// Writes until a job is under way, and some other keys while it is: memtables are flushed
-    /// between its run and its install.
+    /// between its run and its install. Sometimes distances are longer meanwhile, and a
+    /// checkpoint flushes small memtables.
     fn write_beside_a_job(&mut self) -> Result<()> {
         let mut beside = BTreeMap::new();
         for _ in 0..self.below(60) {
@@ -229,17 +233,27 @@ impl History {
         let writes = (0..80).map(|_| (self.space(), self.key(), self.value()));
         let mut writes: Vec<_> = writes.collect();
         writes.retain(|(space, key, _)| !beside.contains_key(&(*space, key.clone())));
+        let distances = KEYSPACES.map(|name| self.keyspace(name).checkpoint_distance());
+        let longer = (self.below(2) == 0).then_some(self.setting.distance * LONGER_TIMES);
         let act = {
             let opened = |name: &&'static str| (*name, self.keyspace(name));
             let keyspaces: BTreeMap<_, _> = KEYSPACES.iter().map(opened).collect();
-            let beside = beside.clone();
+            let (beside, database) = (beside.clone(), self.database().clone());
             move || {
+                if let Some(distance) = longer {
+                    for keyspace in keyspaces.values() {
+                        keyspace.set_checkpoint_distance(distance).unwrap();
+                    }
+                }
                 for ((space, key), value) in beside {
                     match value {
                         Some(value) => keyspaces[space].insert(&key, &value),
                         None => keyspaces[space].remove(&key),
                     }
                     .unwrap();
+                }
+                if longer.is_some() {
+                    database.checkpoint().unwrap();
                 }
             }
         };
@@ -254,6 +268,9 @@ impl History {
         }
         if let Some(act) = act.or_else(|| take_beside_job(self.database())) {
             act();
+        }
+        for (name, distance) in KEYSPACES.into_iter().zip(distances) {
+            self.keyspace(name).set_checkpoint_distance(distance)?;
         }
         for ((space, key), value) in beside {
             let model = self.model.get_mut(space).unwrap();

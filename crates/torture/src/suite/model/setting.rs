@@ -64,7 +64,13 @@ const TINY: Setting = Setting {
 pub const SETTINGS: [Setting; 15] = [
     TINY,
     Setting { name: "engines the other way round", engine: 1, ..TINY },
-    Setting { name: "a memtable of one entry", distance: 1, ..TINY },
+    // Sweeps of so few entries that pages are divided within their groups.
+    Setting {
+        name: "a memtable of one entry",
+        distance: 1,
+        pages: TreelineOptions::new().group_pages(32).fill_percent(100),
+        ..TINY
+    },
     Setting {
         name: "quotient filters of few bits",
         filter: FilterKind::Quotient,

@@ -11,7 +11,7 @@
 //! At most one commit, the last, has begun and not returned: it failed, its outcome is unknown
 //! until the next open, and no further ones are accepted.
 
-use crate::suite::support::engine_of;
+use crate::suite::support::{ENGINES, engine_of};
 use chelonia::internals::{
     Clock, CrashDirectory, Directory, FaultDirectory, FaultPlan, Rng, Survivors,
 };
@@ -111,7 +111,9 @@ impl World {
             internals.leave_log = self.leave_log;
         });
         let database = builder.open()?;
-        for (number, (name, distance)) in (0..).zip(KEYSPACES.into_iter().zip(self.distances)) {
+        // Two different engines, which follow from the seed.
+        let first = self.salt % ENGINES as u64;
+        for (number, (name, distance)) in (first..).zip(KEYSPACES.into_iter().zip(self.distances)) {
             let engine = EngineOptions::tiny(engine_of(number), 4 << 10);
             let options = KeyspaceOptions::new().engine(engine).checkpoint_distance(distance);
             database.keyspace(name, options)?;

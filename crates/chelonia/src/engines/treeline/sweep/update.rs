@@ -277,7 +277,10 @@ impl<'o, 't> NodeSweep<'o, 't> {
                         fits = false;
                         break;
                     }
-                    change.close(&mut self.page, page, loaded.heat(at))?;
+                    // The first entry may take more than a part of a divided page by itself.
+                    if !self.page.is_empty() {
+                        change.close(&mut self.page, page, loaded.heat(at))?;
+                    }
                     if change.images.len() >= slots
                         || !self.page.add((blocks, whole), key, update)?
                     {

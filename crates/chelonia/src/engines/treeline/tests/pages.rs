@@ -107,3 +107,20 @@ fn a_full_page_is_divided_within_its_group() {
     assert_eq!((world.event("page_splits"), world.event("groups_rewritten")), (3, before));
     assert_eq!(world.tree.stats().disk_bytes, disk_bytes);
 }
+
+#[test]
+fn a_page_that_begins_with_a_large_record_is_divided_behind_it() {
+    let mut rng = Rng::new(26);
+    let mut world = World::new(TreelineConfig { group_pages: 16, ..tiny() }, 1);
+    world.tree.expect_updates(false);
+    // One record in each page: it takes more than a part of a divided page does.
+    world.absorb((0..16_u64).map(|n| (key_of(n << 8), value(&mut rng, 3_500))).collect());
+    world.maintain();
+    let before = world.event("groups_rewritten");
+    world.absorb([(key_of(5 << 8 | 1), value(&mut rng, 900))].into());
+    sweep(&mut world);
+    world.check(&mut rng);
+    assert_eq!((world.event("page_splits"), world.event("groups_rewritten")), (1, before));
+    world.reopen();
+    world.check(&mut rng);
+}
