@@ -58,19 +58,26 @@ impl Change {
         })
     }
 
-    /// Lays out `page`, a result of page `from`.
-    pub fn close(&mut self, page: &mut PageBuilder, from: usize, heat: Option<Heat>) -> Result<()> {
+    /// Lays out `page`, a result of page `from`; false if there is no slot for it.
+    pub fn close(
+        &mut self,
+        page: &mut PageBuilder,
+        from: usize,
+        heat: Option<Heat>,
+    ) -> Result<bool> {
+        let bytes = self.page_blocks * BLOCK_BYTES;
+        let start = self.images.len() * bytes;
+        let Some(target) = self.bytes.bytes_mut().get_mut(start..start + bytes) else {
+            return Ok(false);
+        };
         let first = page.first_key().unwrap_or_default().to_vec();
         let last = page.last_key().unwrap_or_default().to_vec();
         let (totals, large) = page.totals();
+        page.lay_out(target)?;
         self.new_totals += totals;
         self.new_large += large;
-        let bytes = self.page_blocks * BLOCK_BYTES;
-        let start = self.images.len() * bytes;
-        let target = self.bytes.bytes_mut().get_mut(start..start + bytes);
-        page.lay_out(target.ok_or_else(|| Error::internal("a group has no slot for a page"))?)?;
         self.images.push(Image { page: from, heat, first, last });
-        Ok(())
+        Ok(true)
     }
 
     /// Number of entries that came, less those that went.

@@ -218,7 +218,7 @@ impl<'o, 't> NodeSweep<'o, 't> {
         let mut change = Change::new(storage, group, free.len())?;
         let mut inserts = 0;
         for (at, (page, ranks)) in touched.iter().enumerate() {
-            if !self.merge_page(&mut change, (&loaded, at, *page), batch, ranks, free.len())? {
+            if !self.merge_page(&mut change, (&loaded, at, *page), batch, ranks)? {
                 return Ok(None);
             }
             if page + 1 < group.slots.len() {
@@ -255,7 +255,6 @@ impl<'o, 't> NodeSweep<'o, 't> {
         (loaded, at, page): (&Arc<LoadedPages>, usize, usize),
         batch: &GroupUpdates,
         ranks: &Range<usize>,
-        slots: usize,
     ) -> Result<bool> {
         let blocks = change.page_blocks;
         let whole = blocks * BLOCK_PAYLOAD_BYTES;
@@ -278,12 +277,9 @@ impl<'o, 't> NodeSweep<'o, 't> {
                         break;
                     }
                     // The first entry may take more than a part of a divided page by itself.
-                    if !self.page.is_empty() {
-                        change.close(&mut self.page, page, loaded.heat(at))?;
-                    }
-                    if change.images.len() >= slots
-                        || !self.page.add((blocks, whole), key, update)?
-                    {
+                    let is_closed = self.page.is_empty()
+                        || change.close(&mut self.page, page, loaded.heat(at))?;
+                    if !is_closed || !self.page.add((blocks, whole), key, update)? {
                         return Ok(false);
                     }
                 }
@@ -293,10 +289,7 @@ impl<'o, 't> NodeSweep<'o, 't> {
             if !fits {
                 continue;
             }
-            if !self.page.is_empty() {
-                change.close(&mut self.page, page, loaded.heat(at))?;
-            }
-            if change.images.len() > slots {
+            if !self.page.is_empty() && !change.close(&mut self.page, page, loaded.heat(at))? {
                 return Ok(false);
             }
             if change.images.len() > first_image + 1 {
