@@ -9,7 +9,7 @@
 //! | `sequential` | `r` | the record's key and one byte more |
 //! | `mixed:P` | `4 r`, or for P% of the records `4 p(r) + 1`, `p` a permutation | `4 r + 2` |
 //! | `timestamps` | nanoseconds: a record each millisecond, up to 64 ms out of order | 1 ns later |
-//! | `moving` | hot: near one of 128 places, which move on; in the lower half `r` | that half `r + 2^31` |
+//! | `moving` | near one of 128 places, which move on; the lower half is `r` | `r + 2^31` there |
 //! | `file:PATH` | none: the key is the line | the record's key and a byte of 1 |
 //!
 //! Different records have different keys, which the permutations and `mix` being one-to-one ensures

@@ -25,7 +25,7 @@ pub struct Line {
     pub common: usize,
     /// Number of pages.
     pub pages: usize,
-    /// What follows them in the group's first key, as a number.
+    /// The bytes behind them in the group's first key, as a number.
     start: u64,
     /// Pages per unit of position; positive.
     slope: f64,
@@ -61,7 +61,11 @@ impl Line {
     /// The page, as if there were any number of them.
     fn unlimited_page_at(&self, position: u64) -> usize {
         // The conversion of finite numbers rounds down, and negative ones to 0.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "pages are few, and the line is clamped to them"
+        )]
         let page = (self.slope * position as f64 + self.base) as usize;
         page
     }

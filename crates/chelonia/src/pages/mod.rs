@@ -22,7 +22,7 @@
 //! | --- | --- |
 //! | `group` | [`Group`]: the reference to a group; its pages through the cache |
 //! | `bounds` | [`Bounds`]: the lower bounds of the pages of a group, short |
-//! | `line`, `fit` | [`Line`]: a line from keys to pages, from which bounds follow; [`Fit`]: finding one |
+//! | `line`, `fit` | [`Line`]: from keys to pages; bounds follow from it; [`Fit`]: finding one |
 //! | `image` | [`PageBuilder`]: entries to the blocks of a page |
 //! | `stream` | [`PageStream`]: the entries of pages in memory, in order |
 //! | `load` | [`LoadedPages`]: pages of a group, read together |

@@ -34,7 +34,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "bound-one-key-left",
-        bug: "the bound of a divided page is the last key of its left part: it is sought right of it",
+        bug: "the bound of a divided page is the last key of its left part",
         file: "engines/treeline/sweep/change.rs",
         text: "Some(separator(&last.last, &image.first))",
         instead: "Some(last.last.clone())",
@@ -50,7 +50,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "slot-free-at-once",
         bug: "pages updated in place are not reported as lost",
         file: "engines/treeline/sweep/update.rs",
-        text: "        self.output.lose(touched.iter().map(|(page, _)| group.owned_page(*page)));\n",
-        instead: "",
+        text: "self.output.lose(touched.iter().map(",
+        instead: "drop(touched.iter().map(",
     },
 ];

@@ -217,6 +217,12 @@ impl TreelineOptions {
     /// Sets for how many rounds of sweeps new pages have space, by a forecast from the inserts of
     /// the round before (0 to 100, default 0). With 0, all pages are filled to
     /// `fill_percent`; otherwise less where inserts are expected.
+    ///
+    /// ```
+    /// # use chelonia::TreelineOptions;
+    /// let options = TreelineOptions::new().forecast_rounds(4);
+    /// assert_eq!(options.forecast_rounds, Some(4));
+    /// ```
     pub const fn forecast_rounds(mut self, rounds: u32) -> Self {
         self.forecast_rounds = Some(rounds);
         self

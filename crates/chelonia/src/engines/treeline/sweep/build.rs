@@ -1,7 +1,7 @@
 //! Builds groups: takes entries in key order, fills pages, writes groups of them.
 //!
-//! Pages are filled one after the other, and found by bounds; or, with an `epsilon_percent`, entries
-//! are collected until a group is full, and divided along a line (`place.rs`).
+//! Pages are filled one after the other, and found by bounds; or, with an `epsilon_percent`,
+//! entries are collected until a group is full, and divided along a line (`place.rs`).
 
 use super::place::{Sizes, payload_len, place};
 use super::updates::GroupUpdates;

@@ -19,7 +19,7 @@ pub(in crate::engines::treeline) const SWEEP_TRIGGER: usize = 4;
 /// Number of staged memtables from which on they are swept in any case.
 const STAGED_MOST: usize = 12;
 
-/// What decides whether a sweep is due. Thread-safe.
+/// The state that decides whether a sweep is due. Thread-safe.
 pub(in crate::engines::treeline) struct Due {
     /// Updates are expected soon.
     busy: AtomicBool,
