@@ -7,10 +7,10 @@
 //!            admit (just written)
 //!          +-----------------------+
 //!          |        load           v           clock (passed twice without a use)
-//!   slot: absent ------------> resident ---------------------------------------> absent
+//!   slot: absent ------------> in memory --------------------------------------> absent
 //! ```
 //!
-//! Readers access a resident node under an epoch guard, without a lock or a reference count; an
+//! Readers access a node in memory under an epoch guard, without a lock or a reference count; an
 //! evicted node is freed when all guards of that time have ended. An absorb, which takes long,
 //! keeps an `Arc` instead.
 //!
@@ -120,7 +120,7 @@ impl<N: Structure> NodeCache<N> {
         Err(Error::corrupt("a node refers to blocks beyond the data file"))
     }
 
-    /// Creates a slot for a node that was just written, resident.
+    /// Creates a slot for a node that was just written, in memory.
     pub fn admit(&self, reference: Option<NodeRef>, about: N::About, node: N) -> Arc<Slot<N>> {
         let slot = self.slot(reference, about);
         self.keep(&slot, node, &self.storage.epochs().pin());
@@ -129,7 +129,7 @@ impl<N: Structure> NodeCache<N> {
 
     /// The node of `slot`, if it is in memory.
     #[inline]
-    pub fn resident<'g>(&self, slot: &'g Arc<Slot<N>>, guard: &'g Guard) -> Option<&'g Arc<N>> {
+    pub fn in_memory<'g>(&self, slot: &'g Arc<Slot<N>>, guard: &'g Guard) -> Option<&'g Arc<N>> {
         if !slot.used.load(Ordering::Relaxed) {
             slot.used.store(true, Ordering::Relaxed);
         }
@@ -137,14 +137,14 @@ impl<N: Structure> NodeCache<N> {
     }
 
     /// The node of `slot`, if it is in memory, as an `Arc` that may outlive an epoch guard.
-    pub fn resident_owned(&self, slot: &Arc<Slot<N>>) -> Option<Arc<N>> {
-        self.resident(slot, &self.storage.epochs().pin()).map(Arc::clone)
+    pub fn in_memory_owned(&self, slot: &Arc<Slot<N>>) -> Option<Arc<N>> {
+        self.in_memory(slot, &self.storage.epochs().pin()).map(Arc::clone)
     }
 
-    /// As [`NodeCache::resident_owned`], loaded if it is absent. No guard is held during the read,
+    /// As [`NodeCache::in_memory_owned`], loaded if it is absent. No guard is held during the read,
     /// and the caller should hold none.
     pub fn load_owned(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
-        match self.resident_owned(slot) {
+        match self.in_memory_owned(slot) {
             Some(node) => Ok(node),
             None => self.load_absent(slot),
         }
@@ -167,15 +167,15 @@ impl<N: Structure> NodeCache<N> {
             .map_err(|error| error.at(DATA_FILE, reference.extent.offset()))
     }
 
-    /// Makes `node` resident in `slot`, unless another thread did so first.
+    /// Keeps `node` in `slot`, unless another thread did so first.
     fn keep<'g>(&self, slot: &'g Arc<Slot<N>>, mut node: N, guard: &'g Guard) -> &'g Arc<N> {
         let footprint = node.footprint_bytes();
         node.keep(self.storage.budget().charge(Use::Metadata, node.heap_bytes()));
         let (kept, mine) = slot.node.put(Arc::new(node), guard);
         if mine {
             slot.bytes.store(footprint, Ordering::Relaxed);
-            let resident: Weak<dyn ClockEntry> = Arc::downgrade(slot) as _;
-            self.storage.node_clock().admit(&resident, footprint, guard);
+            let entry: Weak<dyn ClockEntry> = Arc::downgrade(slot) as _;
+            self.storage.node_clock().admit(&entry, footprint, guard);
         }
         kept
     }
@@ -189,7 +189,7 @@ pub struct Slot<N: Structure> {
     node: EpochSlot<Arc<N>>,
     /// Used since the clock last passed.
     used: AtomicBool,
-    /// The footprint of the node while it is resident.
+    /// The footprint of the node while it is in memory.
     bytes: AtomicU64,
     clock: Arc<NodeClock>,
     moves: Arc<Moves>,

@@ -11,8 +11,8 @@
 //!
 //! Assertions: a delete is refused only while a snapshot is held or a foreign file occupies the
 //! device; refused writes are accepted once the foreign file is gone; every error is `NoSpace`; an
-//! open succeeds on a full device; the content equals that of a model; at the end as much data fits
-//! as at first.
+//! open succeeds on a full device; the content equals that of a model, and the last places written
+//! do at any time; at the end as much data fits as at first.
 //!
 //! The device is in memory and counts the blocks of every file, including the log. In three units
 //! of four the committing thread does the background work and time is simulated, so the unit is
@@ -23,7 +23,7 @@ use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::unreachable_blocks;
 use chelonia::internals::{Clock, FaultDirectory, FaultPlan, MemoryDirectory, Rng};
 use chelonia::{Database, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Result, Snapshot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The device size of the first units, those of the short profile; later devices are larger.
@@ -38,8 +38,11 @@ const MEMORY: u64 = 32 << 20;
 /// percent.
 const REFILLED_PERCENT: u64 = 90;
 
-/// Before one write in this many, some key is read.
-const LOOK_ONE_IN: u64 = 8;
+/// After one write in this many, and after each that is refused, the last places written are read.
+const LOOK_ONE_IN: u64 = 32;
+
+/// The number of these places.
+const RECENT: usize = 32;
 
 /// With threads, a write may be refused while the background reclaims space: the number of retries.
 const TRIES: u32 = 400;
@@ -106,6 +109,8 @@ struct Life {
     options: KeyspaceOptions,
     held: Vec<Snapshot>,
     model: BTreeMap<Place, Stored>,
+    /// The last places written.
+    recent: VecDeque<Place>,
     /// The length of most values.
     usual_bytes: usize,
     order: Order,
@@ -126,6 +131,7 @@ impl Life {
             options: KeyspaceOptions::new().engine(engine),
             held: Vec::new(),
             model: BTreeMap::new(),
+            recent: VecDeque::new(),
             usual_bytes: one_of(&mut rng, &[700, 1_000, 1_000, 3_000]),
             order: one_of(&mut rng, &ORDERS),
             next: 0,
@@ -355,38 +361,43 @@ impl Life {
         }
     }
 
-    /// Now and then reads some key: a full device leaves trees half way between two shapes.
-    fn look(&mut self) {
-        if !self.rng.one_in(LOOK_ONE_IN) {
-            return;
+    /// Reads the last places written, now and then and after each refused write: a full device may
+    /// leave a tree half way between two shapes, below a few new entries.
+    fn note_write(&mut self, place: Place, is_accepted: bool) {
+        if is_accepted {
+            self.recent.truncate(RECENT - 1);
+            self.recent.push_front(place);
+            if !self.rng.one_in(LOOK_ONE_IN) {
+                return;
+            }
         }
-        let Some(place) = self.old_place() else { return };
-        let found = self.keyspaces[place.0].get(place.1.to_be_bytes()).unwrap();
-        let found = found.unwrap_or_else(|| panic!("{place:?} is missing"));
-        assert!(*found == *value(self.model[&place]), "{place:?} has another value");
-        self.tally.add("reads", 1);
+        for place in &self.recent {
+            let found = self.keyspaces[place.0].get(place.1.to_be_bytes()).unwrap();
+            let expected = self.model.get(place).map(|stored| value(*stored));
+            assert!(found.as_deref() == expected.as_deref(), "{place:?} has another value");
+        }
+        self.tally.add("reads", self.recent.len() as u64);
     }
 
     /// Puts a value; true if it was accepted.
     fn put(&mut self, place: Place, length: usize) -> bool {
-        self.look();
         let stamp = self.rng.next_u64();
-        match self.keyspaces[place.0].insert(place.1.to_be_bytes(), value((stamp, length))) {
+        let put = self.keyspaces[place.0].insert(place.1.to_be_bytes(), value((stamp, length)));
+        match &put {
             Ok(()) => {
                 self.model.insert(place, (stamp, length));
                 self.tally.add("puts", 1);
-                true
             }
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
                 self.tally.add("puts refused", 1);
-                false
             }
         }
+        self.note_write(place, put.is_ok());
+        put.is_ok()
     }
 
     fn remove(&mut self, place: Place) -> Result<()> {
-        self.look();
         let removed = self.keyspaces[place.0].remove(place.1.to_be_bytes());
         match &removed {
             Ok(()) => {
@@ -398,6 +409,7 @@ impl Life {
                 self.tally.add("deletes refused", 1);
             }
         }
+        self.note_write(place, removed.is_ok());
         removed
     }
 

@@ -121,9 +121,8 @@ fn histories_agree_with_a_map_under_all_settings_and_reach_every_case() {
     let tally = run("model", 5);
     // Not reached, or not always, by a small stepped database without damage: a flush or a level
     // cut into pieces, evicted nodes, a buffer of too many levels, a job whose inputs are gone
-    // before its install, a page that is divided in its group, and the handling of damage. They
-    // need threads, more metadata than a share of the budget, or many memtables per leaf. The
-    // engines' own tests reach them.
+    // before its install, and the handling of damage. They need threads, more metadata than a share
+    // of the budget, or many memtables per leaf. The engines' own tests reach them.
     let elsewhere = [
         "flushes_cut",
         "levels_cut",
@@ -134,7 +133,6 @@ fn histories_agree_with_a_map_under_all_settings_and_reach_every_case() {
         "pivots_stuck",
         "tables_stuck",
         "merges_within_level0",
-        "page_splits",
         "sweeps_stuck",
     ];
     let mut never: Vec<&str> =

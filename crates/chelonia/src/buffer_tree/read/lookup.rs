@@ -95,7 +95,7 @@ impl<'g> Way<'g> {
         guard: &'g Guard,
     ) -> Self {
         let mut way = Self { pivots: [None; HEIGHT_MAX as usize], is_cut: true };
-        let Some(root) = shared.node_cache.resident(root, guard) else { return way };
+        let Some(root) = shared.node_cache.in_memory(root, guard) else { return way };
         let mut node: &'g Node = root;
         for place in &mut way.pivots {
             let pivot = &node.pivots[node.pivot_of(wanted.key)];
@@ -116,7 +116,7 @@ impl<'g> Way<'g> {
                     way.is_cut = false;
                     break;
                 }
-                Child::Node(slot, _) => match shared.node_cache.resident(slot, guard) {
+                Child::Node(slot, _) => match shared.node_cache.in_memory(slot, guard) {
                     Some(child) => node = child,
                     None => break,
                 },

@@ -22,7 +22,7 @@ const CELLS_MAX: usize = 4096;
 /// Bytes kept of the first key of a cell.
 const KEY_BYTES: usize = 48;
 
-/// A new page has at least this much, in percent.
+/// A new page has at least this much, in percent; less than any `fill_percent`.
 const FILL_PERCENT_MIN: usize = 30;
 
 /// Neighboring groups.
@@ -105,7 +105,7 @@ impl Histogram {
         let (entries, inserts) = self.around(key);
         let expected = entries.saturating_add(inserts.saturating_mul(rounds.into()));
         let percent = u128::from(entries) * usual as u128 / u128::from(expected);
-        usize::try_from(percent).unwrap_or(usual).clamp(FILL_PERCENT_MIN.min(usual), usual)
+        usize::try_from(percent).unwrap_or(usual).clamp(FILL_PERCENT_MIN, usual)
     }
 
     fn heap_bytes(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! The blocks of a run before they are written, in slabs of the budget.
 //!
 //! Slabs are aligned, already touched, and shared with all other large allocations, so building a
-//! run takes no fresh memory. A run of any size is a list of slabs, which are written together.
+//! run takes no fresh memory. A run of any size is a list of slabs; each is one write.
 
 use crate::base::error::Result;
 use crate::base::ids::BlockNo;
@@ -9,7 +9,6 @@ use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
 use crate::memory::budget::Budget;
 use crate::memory::slab::OwnedSlab;
 use crate::runtime::sync::Arc;
-use crate::storage::data_file::BlockWrite;
 use crate::storage::{Allocation, Storage};
 
 const BLOCKS_PER_SLAB: usize = SLAB_BYTES / BLOCK_BYTES;
@@ -51,21 +50,16 @@ impl Blocks {
 
     /// Seals all blocks and writes them to the start of `allocation`.
     pub fn write(&mut self, storage: &Storage, allocation: &Allocation) -> Result<()> {
-        let generation = allocation.generation;
         let mut first = allocation.extent.start;
         let mut left = self.count;
-        let mut writes = Vec::with_capacity(self.slabs.len());
         for slab in &mut self.slabs {
             let count = left.min(BLOCKS_PER_SLAB);
-            let blocks = &mut slab.bytes_mut()[..count * BLOCK_BYTES];
-            writes.push(BlockWrite { first, generation, blocks });
+            let bytes = &mut slab.bytes_mut()[..count * BLOCK_BYTES];
+            storage.write_blocks(first, allocation.generation, bytes)?;
             first = BlockNo(first.0 + count as u64);
             left -= count;
         }
-        match writes.as_mut_slice() {
-            [one] => storage.write_blocks(one.first, generation, one.blocks),
-            writes => storage.write_many(writes),
-        }
+        Ok(())
     }
 
     /// Removes all blocks and returns the memory except one slab.

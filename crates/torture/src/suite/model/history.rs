@@ -235,6 +235,7 @@ impl History {
         writes.retain(|(space, key, _)| !beside.contains_key(&(*space, key.clone())));
         let distances = KEYSPACES.map(|name| self.keyspace(name).checkpoint_distance());
         let longer = (self.below(2) == 0).then_some(self.setting.distance * LONGER_TIMES);
+        let every = (self.below(2) == 0).then_some(1 + self.below(8));
         let act = {
             let opened = |name: &&'static str| (*name, self.keyspace(name));
             let keyspaces: BTreeMap<_, _> = KEYSPACES.iter().map(opened).collect();
@@ -245,12 +246,15 @@ impl History {
                         keyspace.set_checkpoint_distance(distance).unwrap();
                     }
                 }
-                for ((space, key), value) in beside {
+                for (count, ((space, key), value)) in (1..).zip(beside) {
                     match value {
                         Some(value) => keyspaces[space].insert(&key, &value),
                         None => keyspaces[space].remove(&key),
                     }
                     .unwrap();
+                    if every.is_some_and(|every| count % every == 0) {
+                        database.checkpoint().unwrap();
+                    }
                 }
                 if longer.is_some() {
                     database.checkpoint().unwrap();

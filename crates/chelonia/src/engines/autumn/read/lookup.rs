@@ -61,7 +61,7 @@ impl AutumnVersion {
             {
                 let Some(place) = sequence.node_of(key) else { continue };
                 let slot = &sequence.nodes[place].slot;
-                let Some(node) = self.shared.node_cache.resident(slot, guard) else {
+                let Some(node) = self.shared.node_cache.in_memory(slot, guard) else {
                     is_cut = true;
                     continue;
                 };

@@ -62,7 +62,7 @@ impl TreelineVersion {
             return Ok(Looked::Answer(Answer::default()));
         };
         let slot = &directory.nodes[place].slot;
-        let Some(node) = self.shared.node_cache.resident(slot, guard) else { return missing };
+        let Some(node) = self.shared.node_cache.in_memory(slot, guard) else { return missing };
         let item = &node.items[node.item_of(key)];
         let page = item.group.bounds.page_of(&item.first, key);
         let presence = item.group.presence(page);
