@@ -12,7 +12,7 @@ use crate::memory::slab::OwnedPages;
 use crate::run::block::join_in_place;
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
-use crate::storage::cache::{Heat, Priority};
+use crate::storage::cache::{Heat, Presence, Priority};
 use crate::storage::data_file::BlockRead;
 use crate::storage::io::AlignedBuffer;
 
@@ -23,6 +23,8 @@ pub enum Reading {
     Merge,
     /// For a scan: pages that were read are cached, for a short time.
     Scan,
+    /// For lookups to come: pages that were read are cached.
+    Ahead,
     /// To check what is on the device: around the cache.
     Device,
 }
@@ -47,7 +49,7 @@ enum Memory {
 impl Memory {
     fn take(storage: &Storage, reading: Reading, bytes: usize) -> Result<Self> {
         let budget = storage.budget();
-        if reading == Reading::Scan {
+        if matches!(reading, Reading::Scan | Reading::Ahead) {
             let charge = budget.charge(Use::Scans, bytes as u64);
             return Ok(Self::Heap(AlignedBuffer::new(bytes), charge));
         }
@@ -101,8 +103,10 @@ impl LoadedPages {
             }
         }
         let bytes_read = read_missing(storage, group, &missing, bytes)?;
-        if reading == Reading::Scan {
-            cache(storage, group, &missing, bytes);
+        match reading {
+            Reading::Scan => cache(storage, group, &missing, bytes, Priority::Scan),
+            Reading::Ahead => cache(storage, group, &missing, bytes, Priority::Data),
+            Reading::Merge | Reading::Device => {}
         }
         let mut loaded = Self { memory, page_bytes, places, bytes_read };
         if blocks > 1 {
@@ -114,6 +118,18 @@ impl LoadedPages {
             }
         }
         Ok(loaded)
+    }
+
+    /// While memory is ample, caches all pages of a group of which `page` is wanted and not cached:
+    /// a large read takes little longer than a small one.
+    pub fn read_ahead(storage: &Storage, group: &Group, page: usize) {
+        if storage.budget().is_ample() && group.presence(page) == Presence::Absent {
+            for (cached, block) in group.wanted(page) {
+                cached.count_miss(block);
+            }
+            // Damage is reported to the readers of the damaged page.
+            let _ = Self::read(storage, group, 0..group.slots.len(), Reading::Ahead);
+        }
     }
 
     /// Number of pages.
@@ -177,7 +193,7 @@ fn copy_cached(
     target.chunks_exact_mut(BLOCK_BYTES).zip(first..).all(|(target, block)| {
         let found = match reading {
             Reading::Scan => cached.cached(block, &guard),
-            Reading::Merge | Reading::Device => cached.peek(block, &guard),
+            _ => cached.peek(block, &guard),
         };
         found.map(|bytes| target.copy_from_slice(&bytes)).is_some()
     })
@@ -206,7 +222,7 @@ fn read_missing(
     Ok(sum)
 }
 
-fn cache(storage: &Storage, group: &Group, missing: &[Missing], bytes: &[u8]) {
+fn cache(storage: &Storage, group: &Group, missing: &[Missing], bytes: &[u8], priority: Priority) {
     let guard = storage.epochs().pin();
     let blocks = group.place.page_blocks() as usize;
     for part in missing {
@@ -214,8 +230,10 @@ fn cache(storage: &Storage, group: &Group, missing: &[Missing], bytes: &[u8]) {
         let start = part.at * blocks * BLOCK_BYTES;
         let read = bytes[start..].chunks_exact(BLOCK_BYTES).take(part.count * blocks);
         for (block, bytes) in (first..).zip(read) {
-            group.place.cached().count_miss(block);
-            group.place.cached().insert(block, bytes, Priority::Scan, &guard);
+            if priority == Priority::Scan {
+                group.place.cached().count_miss(block);
+            }
+            group.place.cached().insert(block, bytes, priority, &guard);
         }
     }
 }

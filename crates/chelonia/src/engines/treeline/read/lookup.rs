@@ -10,6 +10,7 @@ use crate::engines::treeline::node::Node;
 use crate::engines::treeline::staged::Table;
 use crate::engines::treeline::version::TreelineVersion;
 use crate::memory::epoch::Guard;
+use crate::pages::LoadedPages;
 use crate::run::{Candidate, FilterState, RunHit, find_newest};
 use crate::runtime::sync::Arc;
 use crate::storage::cache::{Presence, Priority};
@@ -113,7 +114,9 @@ impl TreelineVersion {
         };
         let group = &node.items[item].group;
         let presence = group.presence(page);
-        let hit = group.find(self.shared.node_cache.storage(), page, key)?;
+        let storage = self.shared.node_cache.storage();
+        LoadedPages::read_ahead(storage, group, page);
+        let hit = group.find(storage, page, key)?;
         Ok(answer(hit, presence))
     }
 
