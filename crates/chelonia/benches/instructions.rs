@@ -12,7 +12,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
-use chelonia::{Database, Keyspace, KeyspaceOptions};
+use chelonia::{Database, Keyspace, KeyspaceOptions, LogLayout};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -39,8 +39,9 @@ struct HotPath {
     run: fn(&Path) -> chelonia::Result<u64>,
 }
 
-const PATHS: [HotPath; 8] = [
+const PATHS: [HotPath; 9] = [
     HotPath { name: "insert", operation: "insert into a memtable, logged", run: insert },
+    HotPath { name: "insert_logs", operation: "the same, in one of four logs", run: insert_logs },
     HotPath { name: "load", operation: "insert, its flush and checkpoint", run: load },
     HotPath { name: "get_memtable", operation: "get from a memtable", run: get_memtable },
     HotPath { name: "get_record", operation: "get of a cached record", run: get_record },
@@ -62,7 +63,11 @@ fn key(number: u64) -> [u8; 8] {
 }
 
 fn open(path: &Path) -> chelonia::Result<(Database, Keyspace)> {
-    let builder = Database::builder(path).memory(64 << 20);
+    open_with(path, LogLayout::Shared)
+}
+
+fn open_with(path: &Path, layout: LogLayout) -> chelonia::Result<(Database, Keyspace)> {
+    let builder = Database::builder(path).memory(64 << 20).log_layout(layout);
     let database = builder.internals(|internals| internals.stepped = true).open()?;
     let keyspace = database.keyspace("records", KeyspaceOptions::default())?;
     Ok((database, keyspace))
@@ -89,7 +94,15 @@ fn get_all(keyspace: &Keyspace, numbers: std::ops::Range<u64>) -> chelonia::Resu
 }
 
 fn insert(path: &Path) -> chelonia::Result<u64> {
-    let (_database, keyspace) = open(path)?;
+    insert_with(path, LogLayout::Shared)
+}
+
+fn insert_logs(path: &Path) -> chelonia::Result<u64> {
+    insert_with(path, LogLayout::PerThread { logs: 4 })
+}
+
+fn insert_with(path: &Path, layout: LogLayout) -> chelonia::Result<u64> {
+    let (_database, keyspace) = open_with(path, layout)?;
     fill(&keyspace, 0..OPERATIONS)?;
     measured(&mut || fill(&keyspace, OPERATIONS..2 * OPERATIONS))?;
     Ok(OPERATIONS)

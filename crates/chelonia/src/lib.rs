@@ -119,7 +119,7 @@ pub use integrity::stats::{
 };
 pub use integrity::verify::VerifyReport;
 pub use options::commit::CommitOptions;
-pub use options::database::RecoveryProgress;
+pub use options::database::{LogLayout, RecoveryProgress};
 pub use options::keyspace::{Durability, KeyspaceOptions};
 pub use state::scrubbing::ScrubStats;
 

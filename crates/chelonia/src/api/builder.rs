@@ -2,7 +2,7 @@
 
 #[cfg(feature = "internals")]
 use crate::options::database::Internals;
-use crate::options::database::{RecoveryProgress, Settings};
+use crate::options::database::{LogLayout, RecoveryProgress, Settings};
 use crate::options::keyspace::Durability;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -123,6 +123,24 @@ impl DatabaseBuilder {
     /// ```
     pub fn scrub_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.scrub_interval = interval;
+        self
+    }
+
+    /// Sets how threads share the write-ahead log of a database that is created (default
+    /// [`LogLayout::Shared`]). An existing database keeps the layout with which it was created.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind, LogLayout};
+    /// let builder = Database::builder(&path).log_layout(LogLayout::PerThread { logs: 4 });
+    /// let people = builder.open()?.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// # assert!(people.contains_key("ada")?);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    pub fn log_layout(mut self, layout: LogLayout) -> Self {
+        self.settings.log_layout = layout;
         self
     }
 

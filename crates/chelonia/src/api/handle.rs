@@ -17,6 +17,7 @@
 use crate::api::keyspace_set::KeyspaceSet;
 use crate::api::upkeep::Upkeep;
 use crate::base::error::Result;
+use crate::base::logs::LogMark;
 use crate::flush::background::Threads;
 use crate::options::commit::CommitOptions;
 use crate::runtime::sync::{Arc, Mutex, Ordering};
@@ -24,7 +25,6 @@ use crate::state::core::Core;
 use crate::state::health::Health;
 use crate::state::keyspace::KeyspaceCore;
 use crate::state::reads::Reads;
-use crate::storage::data_file::superblock::LogMark;
 use crate::write::writes::Writes;
 
 /// Keeps a database open.
@@ -135,11 +135,17 @@ impl Core {
         // A checkpoint of another thread completes first, or finds no log tail and fails.
         let _order = self.checkpoint.lock();
         self.sync()?;
-        self.commit.lock().tail = None;
         let Some(log) = self.log.get() else { return Ok(()) };
+        log.lock_tails().iter_mut().for_each(|tail| **tail = None);
+        self.commit.lock().tail = None;
         log.release_idle();
         let before = self.storage.superblock().log;
-        let mark = LogMark { durable: before.durable.max(log.synced()), ..before };
+        let mut durable = log.synced();
+        durable
+            .iter_mut()
+            .zip(before.durable.iter())
+            .for_each(|(now, then)| *now = (*now).max(*then));
+        let mark = LogMark { durable, ..before };
         let marked = self.storage.mark_log(mark);
         marked.map_err(|error| self.health.stop(error))?;
         settled

@@ -24,16 +24,16 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::keys::KeyRange;
 use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, MEMORY_BYTES_DEFAULT, SALVAGE_LOSSES_MAX};
+use crate::base::logs::LogMark;
 use crate::base::stream::{LargeRef, Update};
 use crate::engine::Salvaged;
 use crate::engines;
-use crate::log::{Log, LogPosition, ReadBack};
+use crate::log::{Logs, ReadBack};
 use crate::memory::budget::Budget;
 use crate::options::keyspace::{KeyspaceOptions, StoredOptions};
 use crate::recovery::open;
 use crate::runtime::sync::Arc;
 use crate::storage::data_file::catalog::CatalogEntry;
-use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::Directory;
 use crate::storage::io::direct::DirectDirectory;
 use crate::storage::{Opened, Storage};
@@ -234,7 +234,6 @@ fn take_log(
     rescues: &mut [Rescue<'_>],
     report: &mut SalvageReport,
 ) -> Result<()> {
-    let begin = LogPosition { lsn: mark.lsn, chain: mark.chain };
     let (mut seqno, mut failed) = (mark.seqno, None);
     let mut take = |record: ReadBack<'_>| {
         if !record.is_durable && !is_complete(storage, record.payload) {
@@ -244,11 +243,14 @@ fn take_log(
             return Ok(());
         }
         report.log_records += 1;
+        if let Some(numbers) = record.numbers {
+            seqno = SeqNo(numbers.first.0 - 1);
+        }
         let mut entries = Entries::new(record.payload)?;
         while let Some(entry) = entries.next_entry()? {
             seqno = seqno.next();
             // Behind damage the seqnos are unknown; then all records are copied in order.
-            let counted = record.is_first_part.then_some(seqno);
+            let counted = record.seqnos_known.then_some(seqno);
             let of = rescues.iter_mut().find(|rescue| rescue.wants(entry.keyspace, counted));
             if let Some(Err(error)) = of.map(|rescue| rescue.update(entry.key, entry.update)) {
                 failed = Some(error);
@@ -256,7 +258,7 @@ fn take_log(
         }
         Ok(())
     };
-    match Log::salvage(directory, storage.salt(), begin, mark.durable, &mut take) {
+    match Logs::salvage(directory, storage.salt(), &mark, &mut take) {
         Ok(read) => report.log_damage = read.damage,
         Err(error) => report.log_damage.push(error),
     }

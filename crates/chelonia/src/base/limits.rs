@@ -72,6 +72,9 @@ pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 /// The most keyspaces of a database.
 pub const KEYSPACES_MAX: usize = 1024;
 
+/// The most logs of a database whose threads have logs of their own.
+pub const LOGS_MAX: usize = 16;
+
 /// The longest entry that is stored inside a run or a memtable: a key and a value that is not
 /// large.
 pub(crate) const INLINE_ENTRY_BYTES_MAX: usize = KEY_BYTES_MAX + LARGE_VALUE_BYTES_MIN;

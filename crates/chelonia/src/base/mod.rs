@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `limits` | limits that users can meet, each with its reason |
 //! | `ids`, `keys`, `bytes` | numbers with types; key ranges; keys and values of callers |
+//! | `logs` | positions in the logs of a database, and where replay begins in each |
 //! | `stream` | updates in key order, between memtables, runs and merges |
 //! | `codec`, `checksum` | integers as bytes; the two hash functions |
 //! | `error` | the error type |
@@ -20,4 +21,5 @@ pub mod error;
 pub mod ids;
 pub mod keys;
 pub mod limits;
+pub mod logs;
 pub mod stream;

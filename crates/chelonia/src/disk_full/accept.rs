@@ -79,7 +79,7 @@ impl Core {
 
     #[inline]
     fn logged_bytes(&self) -> u64 {
-        self.log.get().map_or(0, |log| log.written().0)
+        self.log.get().map_or(0, |log| log.written_bytes())
     }
 
     /// The claim of all accepted writes on the space of the disk ([`crate::storage::quota`]), in

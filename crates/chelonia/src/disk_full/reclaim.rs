@@ -42,7 +42,7 @@ impl Core {
         DiskState {
             pool_bytes,
             update_bytes: self.update_bytes(),
-            written: self.log.get().map_or(0, |log| log.written().0),
+            written: self.log.get().map_or(0, |log| log.written_bytes()),
             flushes: self.counters.flushes.load(Ordering::Relaxed),
             checkpoints: self.counters.checkpoints.load(Ordering::Relaxed),
             snapshots: self.snapshots.count(),

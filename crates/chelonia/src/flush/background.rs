@@ -15,7 +15,6 @@
 use crate::admission::balance::{Balance, Totals};
 use crate::admission::headroom::{RETRY_INTERVAL, RETRY_INTERVAL_MAX};
 use crate::base::error::{Error, Result};
-use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::flush::idle::IdlePeriods;
 use crate::memory::budget::{Charge, Use};
@@ -216,10 +215,10 @@ fn scrub_loop(core: &Core) {
 /// State that the log thread keeps between ticks.
 #[derive(Default)]
 pub struct LogProgress {
-    /// End of the written log at the last tick.
-    seen: Lsn,
-    /// End of the written log when the last durability witness was written.
-    witnessed: Lsn,
+    /// Bytes of the log at the last tick.
+    seen: u64,
+    /// Bytes of the log when the last durability witness was written.
+    witnessed: u64,
     /// The next segment could not be prepared.
     lacks_segment: bool,
     /// Blocks of entries read up to the last tick.
@@ -252,15 +251,15 @@ impl Core {
             // are synced in any case.
             progress.lacks_segment = prepared.is_err();
         }
-        let written = log.written();
-        if written > log.synced() {
+        let written = log.written_bytes();
+        if !log.is_synced() {
             self.sync()?;
         } else if written == progress.seen && written != progress.witnessed {
             self.leave_witness()?;
-            progress.witnessed = log.written();
+            progress.witnessed = log.written_bytes();
             log.release_idle();
         }
-        progress.seen = log.written();
+        progress.seen = log.written_bytes();
         prepared
     }
 
@@ -290,11 +289,15 @@ impl Core {
     /// Closes the open log block, so that the header of the next block records how far the log is
     /// durable.
     fn leave_witness(&self) -> Result<()> {
-        {
-            let mut commit = self.commit.lock();
-            let Some(tail) = &mut commit.tail else { return Ok(()) };
-            tail.seal_block().map_err(|error| self.health.stop_unless_harmless(error))?;
-        }
+        let sealed = match self.log.get() {
+            Some(logs) if !logs.is_single() => logs.seal_blocks(),
+            _ => {
+                let mut commit = self.commit.lock();
+                let Some(tail) = &mut commit.tail else { return Ok(()) };
+                tail.seal_block().map(|_| ())
+            }
+        };
+        sealed.map_err(|error| self.health.stop_unless_harmless(error))?;
         self.sync()
     }
 }

@@ -18,14 +18,14 @@
 use crate::base::error::Result;
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::log::{Log, LogPosition, LogTail};
+use crate::base::logs::{LogMark, PerLog};
+use crate::log::{LogTail, Logs};
 use crate::runtime::coverage::{self, Mark};
 use crate::runtime::sync::{Arc, Ordering};
 use crate::state::core::{Change, CheckpointState, Core, DurableVersion};
 use crate::state::health::Health;
 use crate::state::keyspace::KeyspaceCore;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
-use crate::storage::data_file::superblock::LogMark;
 use std::collections::BTreeMap;
 
 /// Fraction of the used space that a background checkpoint keeps free in the data file for the next
@@ -78,10 +78,10 @@ impl Core {
 
     /// Steps 1 to 5, under the checkpoint lock. After `NoSpace` the durable root is unchanged.
     pub fn checkpoint_locked(&self, state: &mut CheckpointState) -> Result<()> {
-        let Some(log) = self.log.get() else { return Ok(()) };
+        let Some(logs) = self.log.get() else { return Ok(()) };
         let undurable = self.counters.undurable_bytes.swap(0, Ordering::Relaxed);
         let turned = self.counters.options_changed.swap(false, Ordering::Relaxed);
-        let result = self.make_root(log, state);
+        let result = self.make_root(logs, state);
         if result.is_err() {
             if turned {
                 self.counters.options_changed.store(true, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl Core {
         result
     }
 
-    fn make_root(&self, log: &Log, state: &mut CheckpointState) -> Result<()> {
+    fn make_root(&self, logs: &Logs, state: &mut CheckpointState) -> Result<()> {
         let mut keyspaces = self.all_keyspaces();
         match &state.change {
             Change::Nothing => {}
@@ -99,7 +99,7 @@ impl Core {
             Change::Drop(id) => keyspaces.retain(|keyspace| keyspace.id != *id),
         }
         keyspaces.sort_by_key(|keyspace| keyspace.id);
-        let mut mark = self.log_mark(&keyspaces)?;
+        let mut mark = self.log_mark(logs, &keyspaces)?;
         let mut catalog = Catalog { next_keyspace: state.next_keyspace, keyspaces: Vec::new() };
         let mut versions = BTreeMap::new();
         for keyspace in &keyspaces {
@@ -116,8 +116,8 @@ impl Core {
             versions.insert(keyspace.id, DurableVersion { version, absorbed });
         }
         // Only now: memtables flushed since the mark are in the versions too.
-        mark.durable = log.written();
-        log.sync_through_after(mark.durable, || self.sync_large_values())?;
+        self.sync_logs(None)?;
+        mark.durable = logs.synced();
         if let Err(error) = self.storage.checkpoint(&catalog, mark) {
             if !error.is_transient() {
                 coverage::mark(Mark::RootSuspect);
@@ -128,7 +128,7 @@ impl Core {
             return Err(error);
         }
         state.durable = versions;
-        log.trim(LogPosition { lsn: mark.lsn, chain: mark.chain });
+        logs.trim(&mark.begin);
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.give_space_back(SPACE_KEPT_PART)
     }
@@ -150,21 +150,23 @@ impl Core {
     ///
     /// Taken before the versions: a flush published in between only makes the position older than
     /// necessary, and replay skips entries that a root contains.
-    fn log_mark(&self, keyspaces: &[Arc<KeyspaceCore>]) -> Result<LogMark> {
-        let commit = self.commit.lock();
-        let end = commit.tail.as_ref().map(LogTail::position).ok_or_else(Health::closed)?;
-        let mut mark = LogMark {
-            lsn: end.lsn,
-            chain: end.chain,
-            durable: end.lsn,
-            seqno: SeqNo(commit.next_seqno.0 - 1),
-        };
+    fn log_mark(&self, logs: &Logs, keyspaces: &[Arc<KeyspaceCore>]) -> Result<LogMark> {
+        let tails = logs.lock_tails();
+        let mut commit = self.commit.lock();
+        let tails = tails.iter().map(|tail| tail.as_ref());
+        let single = logs.is_single().then(|| commit.tail.as_ref());
+        let ends: Option<Vec<_>> =
+            tails.chain(single).map(|tail| tail.map(LogTail::position)).collect();
+        let begin = PerLog::collect(ends.ok_or_else(Health::closed)?);
+        // Nobody appends. Later commits must not begin before what is trimmed for this mark.
+        commit.starts = begin;
+        let durable = begin.map(|position| position.lsn);
+        let mut mark = LogMark { begin, durable, seqno: SeqNo(commit.next_seqno.0 - 1) };
         for keyspace in keyspaces {
             let view = keyspace.current_view();
             for first in view.buffers.iter().filter_map(|buffer| buffer.first()) {
-                if first.position.lsn < mark.lsn {
-                    mark.lsn = first.position.lsn;
-                    mark.chain = first.position.chain;
+                if first.seqno <= mark.seqno {
+                    mark.begin = first.positions;
                     mark.seqno = SeqNo(first.seqno.0 - 1);
                 }
             }

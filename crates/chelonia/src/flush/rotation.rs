@@ -82,12 +82,12 @@ impl Core {
     fn rotate_laggards(&self) {
         let Some(log) = self.log.get() else { return };
         let (written, limit) =
-            (log.written(), LOG_SHARES_MAX.saturating_mul(self.governor.write_share()));
+            (log.written_bytes(), LOG_SHARES_MAX.saturating_mul(self.governor.write_share()));
         for keyspace in self.all_keyspaces() {
             let view = keyspace.current_view();
             let first = view.buffers[0].first();
             let lags =
-                first.is_some_and(|first| written.0.saturating_sub(first.position.lsn.0) > limit);
+                first.is_some_and(|first| written.saturating_sub(first.positions.bytes()) > limit);
             if lags && view.buffers.len() <= IMMUTABLE_MAX {
                 mark(Mark::LaggardRotated);
                 self.rotate(&keyspace);

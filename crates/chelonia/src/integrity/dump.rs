@@ -2,10 +2,11 @@
 
 use crate::base::dump::{DumpField, DumpItem, DumpVisitor};
 use crate::base::error::Result;
+use crate::base::logs::LogMark;
 use crate::engine::{EngineOptions, LevelOptions};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
-use crate::storage::data_file::superblock::{CatalogLocation, LogMark, Superblock};
+use crate::storage::data_file::superblock::{CatalogLocation, Superblock};
 
 type Field<'a> = (&'static str, DumpField<'a>);
 
@@ -43,14 +44,17 @@ fn superblock(superblock: &Superblock, out: &mut dyn DumpVisitor) -> Result<()> 
         None => &[("extent", DumpField::Missing)],
     };
     out.item(&DumpItem { kind: "catalog", depth: 1, fields })?;
-    let LogMark { lsn, chain, durable, seqno } = log;
-    let fields: [Field<'_>; 4] = [
-        ("lsn", DumpField::Number(lsn.0)),
-        ("seqno", DumpField::Number(seqno.0)),
-        ("chain", DumpField::Number((*chain).into())),
-        ("durable", DumpField::Number(durable.0)),
-    ];
-    out.item(&DumpItem { kind: "log", depth: 1, fields: &fields })
+    let LogMark { begin, durable, seqno } = log;
+    for (begin, durable) in begin.iter().zip(durable.iter()) {
+        let fields: [Field<'_>; 4] = [
+            ("lsn", DumpField::Number(begin.lsn.0)),
+            ("seqno", DumpField::Number(seqno.0)),
+            ("chain", DumpField::Number(begin.chain.into())),
+            ("durable", DumpField::Number(durable.0)),
+        ];
+        out.item(&DumpItem { kind: "log", depth: 1, fields: &fields })?;
+    }
+    Ok(())
 }
 
 fn options(keyspace: &KeyspaceCore, out: &mut dyn DumpVisitor) -> Result<()> {

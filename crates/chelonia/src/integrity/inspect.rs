@@ -74,14 +74,12 @@ impl Core {
     /// Appends a record to the log without a commit.
     #[cfg(feature = "internals")]
     pub fn append_to_log(&self, payload: &[u8]) -> Result<()> {
-        let Some(log) = self.log.get() else {
-            return Err(Error::internal("a writable database has no log"));
-        };
         let mut commit = self.commit.lock();
         let Some(tail) = &mut commit.tail else {
-            return Err(Error::internal("a writable database has no log"));
+            return Err(Error::internal("a writable database has no log of its own"));
         };
-        tail.append(payload, log.payload_hash(payload)).map(|_| ())
+        let hash = tail.payload_hash(payload);
+        tail.append(payload, hash).map(|_| ())
     }
 
     /// Does the work of the log thread in two intervals without a commit between them (a sync and a

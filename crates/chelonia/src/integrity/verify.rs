@@ -4,19 +4,19 @@
 //! it is held; read-only, through the durable version, so that the blocks and entries counted do
 //! not depend on how much of the log the reader's memory took. The log is read from the position
 //! where the durable root makes a recovery begin, up to its end at the same moment
-//! ([`Log::verify`]); its segments are held too. The large values that it refers to are not held: a
-//! checkpoint may make them unnecessary and free them. So an unreadable one is checked again
+//! ([`Logs::verify`]); its segments are held too. The large values that it refers to are not held:
+//! a checkpoint may make them unnecessary and free them. So an unreadable one is checked again
 //! against the root that is durable then.
 
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::limits::VERIFY_FINDINGS_MAX;
+use crate::base::logs::{LogMark, PerLog};
 use crate::base::stream::Update;
-use crate::log::{Log, LogPosition, ReadBack};
+use crate::log::{Logs, ReadBack};
 use crate::state::core::{CheckpointState, Core};
 use crate::state::keyspace::KeyspaceCore;
-use crate::storage::data_file::superblock::LogMark;
 use crate::versions::lifetimes::HeldVersion;
 use crate::write::record::Entries;
 use std::collections::BTreeMap;
@@ -157,8 +157,15 @@ impl Core {
             (self.needed_log(&state), self.log_end()?)
         };
         let (mut suspects, mut large_blocks, mut seqno) = (Vec::new(), 0, needed.mark.seqno);
-        let mut writes = 0;
+        // Of several logs, which are read one after the other: the writes that replay needs.
+        let (mut writes, mut counted) = (0, 0);
         let mut check = |record: ReadBack<'_>| {
+            if let Some(numbers) = record.numbers {
+                seqno = SeqNo(numbers.first.0 - 1);
+                if seqno >= needed.mark.seqno {
+                    counted += u64::from(numbers.count);
+                }
+            }
             let mut entries = Entries::new(record.payload)?;
             while let Some(entry) = entries.next_entry()? {
                 seqno = seqno.next();
@@ -166,7 +173,7 @@ impl Core {
                 let Update::PutLarge(large) = entry.update else { continue };
                 let keyspace = entry.keyspace;
                 // Seqnos after damage are unknown, and so is whether they were absorbed.
-                if !record.is_first_part || !needed.wants(keyspace, seqno) {
+                if !record.seqnos_known || !needed.wants(keyspace, seqno) {
                     continue;
                 }
                 match self.storage.verify_large(&large) {
@@ -177,8 +184,8 @@ impl Core {
             Ok(())
         };
         let (directory, salt) = (&*self.directory, self.storage.salt());
-        let begin = LogPosition { lsn: needed.mark.lsn, chain: needed.mark.chain };
-        let verified = match Log::verify(directory, salt, begin, upto, &mut check) {
+        let begin = &needed.mark.begin;
+        let verified = match Logs::verify(directory, salt, begin, &upto, &mut check) {
             Ok(verified) => verified,
             Err(error) => {
                 report.finding(error);
@@ -188,7 +195,12 @@ impl Core {
         report.log_bytes += verified.bytes;
         report.log_entries += writes;
         report.blocks += large_blocks;
-        if verified.damage.is_empty() && seqno != last {
+        if begin.len() > 1 {
+            seqno = SeqNo(needed.mark.seqno.0 + counted);
+        }
+        if verified.damage.is_empty()
+            && let Some(last) = last.filter(|last| *last != seqno)
+        {
             let (end, last) = (seqno.0, last.0);
             let text = format!("the log ends at seqno {end}, but the last commit at {last}");
             report.finding(Error::corrupt(text));
@@ -202,15 +214,19 @@ impl Core {
         Ok(())
     }
 
-    /// End of the written log, and the seqno of the last write in it.
-    fn log_end(&self) -> Result<(Lsn, SeqNo)> {
+    /// End of the written log, and the seqno of the last write in it. That is unknown if a record
+    /// did not get into one of several logs: all writes are stopped then.
+    fn log_end(&self) -> Result<(PerLog<Lsn>, Option<SeqNo>)> {
+        let tails = self.log.get().map(Logs::lock_tails).unwrap_or_default();
         let commit = self.commit.lock();
-        let upto = match (&commit.tail, self.log.get()) {
-            (Some(_), Some(log)) => log.written(),
-            _ if self.read_only => commit.opened_end,
+        let is_open = commit.tail.is_some() || tails.first().is_some_and(|tail| tail.is_some());
+        let upto = match self.log.get() {
+            Some(logs) if is_open => logs.written(),
+            _ if self.read_only => commit.opened_ends,
             _ => return Err(Error::new(ErrorKind::Stopped, "the database is being closed")),
         };
-        Ok((upto, SeqNo(commit.next_seqno.0 - 1)))
+        let is_known = upto.len() == 1 || self.health.check_write().is_ok() || self.read_only;
+        Ok((upto, is_known.then(|| SeqNo(commit.next_seqno.0 - 1))))
     }
 
     /// The part of the log that the currently durable root needs.

@@ -63,6 +63,7 @@ use crate::base::codec::{Decoder, get_varint};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::{BATCH_BYTES_MAX, BLOCK_BYTES, BLOCK_BYTES_U64, SECTOR_BYTES};
+use crate::base::logs::LogPosition;
 
 /// The longest payload of a record, in bytes: a full batch and the overhead of its entries.
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
@@ -122,19 +123,7 @@ const _: () = assert!(SEGMENT_HEADER_BYTES <= SECTOR_BYTES);
 const _: () = assert!(SEGMENT_COPY_OFFSET.is_multiple_of(SECTOR_BYTES));
 const _: () = assert!(BLOCK_BYTES <= u16::MAX as usize);
 
-/// A position in the log where a record starts or the next one will, with the chain value there.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
-pub struct LogPosition {
-    /// The position.
-    pub lsn: Lsn,
-    /// The check of the previous record.
-    pub chain: u32,
-}
-
 impl LogPosition {
-    /// The position at which the log of a new database begins.
-    pub const START: LogPosition = LogPosition { lsn: Lsn(0), chain: 0 };
-
     /// Appends lsn (8 bytes) and chain (4 bytes).
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.lsn.0.to_le_bytes());

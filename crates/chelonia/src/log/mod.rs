@@ -9,9 +9,12 @@
 //! | `format` | byte layouts of segments, blocks and records |
 //! | `tail` | appends, under the commit lock |
 //! | `segments`, `slots` | segment files, prepared ahead and recycled; their names |
+//! | `inventory` | the files of a log and the blocks they hold |
 //! | `reader` | reads a log that may be damaged or torn |
 //! | `recover` | replay, and where a torn log ends |
 //! | `verify` | verification of a log in use |
+//! | `group` | one sync for many threads |
+//! | `several` | all logs of a database: who appends where, one order over all of them |
 //!
 //! ```text
 //!       trim position                synced                    written
@@ -27,24 +30,30 @@
 //! 3. After a failed write or sync nothing is written, synced or retried any more: every such call
 //!    returns `Stopped`. `NoSpace` does not stop the log: nothing was written.
 //!
-//! Group commit: one of the threads that need a sync becomes the leader and syncs everything
-//! written so far. The others wait; most find their records synced when the leader is done.
+//! A database has one log that all threads share, or several, of which each thread uses one
+//! ([`Logs`]): then each record begins with the seqnos of its entries, which order all logs.
 //!
-//! Thread-safety: [`Log`] is shared; [`LogTail`] has one owner. Locks: `group` is never held
-//! together with another lock or during I/O; `log/segments.rs` describes the locks of segments.
+//! Thread-safety: [`Log`] and [`Logs`] are shared; [`LogTail`] has one owner. `log/group.rs` and
+//! `log/segments.rs` describe their locks.
 
 mod format;
+mod group;
+mod inventory;
 mod reader;
 mod recover;
 mod segments;
+mod several;
 mod slots;
 mod tail;
 #[cfg(test)]
 mod tests;
 mod verify;
 
-pub use format::LogPosition;
 pub use recover::{LogMode, Replay};
+pub use several::Logs;
+pub use several::numbers::{NUMBERS_BYTES, Numbers};
+pub use several::read::Replayed;
+pub use slots::LogIdentity;
 pub use tail::LogTail;
 pub use verify::ReadBack;
 
@@ -55,20 +64,20 @@ use crate::base::checksum::checksum;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::logs::LogPosition;
 use crate::memory::budget::Budget;
 use crate::runtime::coverage::{Mark, mark};
-use crate::runtime::sync::{
-    Arc, AtomicBool, AtomicU64, CachePadded, Condvar, Mutex, OnceLock, Ordering,
-};
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, CachePadded, OnceLock, Ordering};
 use crate::storage::io::Directory;
 use format::{block_start, payload_seed};
+use group::Group;
 use segments::{Inherited, MappedSegment, SegmentSizes, Segments};
 
 /// Configuration of a log.
 #[derive(Clone)]
 pub struct LogOptions {
-    /// The database's salt; distinguishes its bytes from those of other databases.
-    pub salt: u64,
+    /// The log's number, and a salt that distinguishes its bytes from those of other databases.
+    pub identity: LogIdentity,
     /// Size of the first segment file, in bytes (whole blocks, at least two); each following
     /// segment is twice as large.
     pub segment_bytes_first: u64,
@@ -120,17 +129,13 @@ pub struct Log {
     /// Position where this process began to write.
     begin: Lsn,
     appended: CachePadded<Appended>,
-    // Written by the sync leader.
-    synced: AtomicU64,
-    syncs: AtomicU64,
-    syncs_shared: AtomicU64,
+    /// Counts positions.
+    group: Group,
     // Set once, on the first failure.
     poisoned: AtomicBool,
     poison: OnceLock<Error>,
     // Has its own locks.
     segments: Segments,
-    group: Mutex<Group>,
-    group_changed: Condvar,
 }
 
 /// State published by the tail with every record; only the tail writes it.
@@ -140,25 +145,6 @@ struct Appended {
     written: AtomicU64,
     records: AtomicU64,
     payload_bytes: AtomicU64,
-}
-
-/// State of the group commit.
-#[derive(Default)]
-struct Group {
-    /// True while a leader is syncing.
-    led: bool,
-}
-
-/// Held by the leader; wakes the waiters when it is dropped, also on error.
-struct Lead<'a> {
-    log: &'a Log,
-}
-
-impl Drop for Lead<'_> {
-    fn drop(&mut self) {
-        self.log.group.lock().led = false;
-        self.log.group_changed.notify_all();
-    }
 }
 
 /// Decodes the header of a segment. For tests.
@@ -182,7 +168,7 @@ pub fn decode_block_header(bytes: &[u8], salt: u64) {
 impl Log {
     /// True if `name` is the name of a log file.
     pub fn has_file(name: &str) -> bool {
-        slots::slot_of(name).is_some()
+        slots::is_name(name)
     }
 
     /// Fails if log files that hold data exist: [`Log::create`] would remove them.
@@ -200,18 +186,13 @@ impl Log {
         slots::bytes_in(dir)
     }
 
-    /// Creates the log of a new database, whose first record will be at or after `start`. Existing
-    /// log files (left by an unfinished creation) are removed.
+    /// Creates a log in a directory that has no files of it; the first record will be at or after
+    /// `start`.
     pub fn create(
         dir: Arc<dyn Directory>,
         options: &LogOptions,
         start: LogPosition,
     ) -> Result<(LogTail, Arc<Log>)> {
-        for name in dir.list()? {
-            if slots::slot_of(&name).is_some() {
-                dir.remove(&name)?;
-            }
-        }
         let next_block = start.lsn.0.div_ceil(BLOCK_BYTES_U64);
         let inherited = Inherited { next_block, next_serial: 1, ..Inherited::default() };
         let mapped = dir.facts().mapped_log;
@@ -226,7 +207,7 @@ impl Log {
         inherited: Inherited,
     ) -> Result<Segments> {
         let budget = Arc::clone(&options.budget);
-        Segments::new(dir, options.salt, options.sizes(), budget, inherited)
+        Segments::new(dir, options.identity, options.sizes(), budget, inherited)
     }
 
     /// Creates a log that continues `from` in `open`, a durable segment; or, without one, in the
@@ -239,22 +220,18 @@ impl Log {
     ) -> (LogTail, Arc<Log>) {
         let begin = open.as_ref().map_or(from.lsn, |open| block_start(open.first_block));
         let log = Arc::new(Self {
-            salt: options.salt,
-            payload_seed: payload_seed(options.salt),
+            salt: options.identity.salt(),
+            payload_seed: payload_seed(options.identity.salt()),
             mapped,
             begin,
             appended: CachePadded(Appended {
                 written: AtomicU64::new(begin.0),
                 ..Appended::default()
             }),
-            synced: AtomicU64::new(begin.0),
-            syncs: AtomicU64::new(0),
-            syncs_shared: AtomicU64::new(0),
+            group: Group::new(begin.0),
             poisoned: AtomicBool::new(false),
             poison: OnceLock::new(),
             segments,
-            group: Mutex::new(Group::default()),
-            group_changed: Condvar::new(),
         });
         let tail = match open {
             Some(open) => LogTail::new(Arc::clone(&log), open, from.chain),
@@ -282,7 +259,7 @@ impl Log {
     #[inline]
     #[must_use]
     pub fn synced(&self) -> Lsn {
-        Lsn(self.synced.load(Ordering::Acquire))
+        Lsn(self.group.durable())
     }
 
     /// [`Log::sync_through_after`] for records that refer to nothing outside the log.
@@ -302,30 +279,13 @@ impl Log {
         lsn: Lsn,
         referred: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        if self.synced() >= lsn {
-            return Ok(());
-        }
         if lsn > self.written() {
             return Err(Error::internal("sync requested beyond the written end of the log"));
         }
-        {
-            let mut group = self.group.lock();
-            loop {
-                if self.synced() >= lsn {
-                    self.syncs_shared.fetch_add(1, Ordering::Relaxed);
-                    mark(Mark::LogSyncShared);
-                    return Ok(());
-                }
-                self.check_running()?;
-                if !group.led {
-                    break;
-                }
-                self.group_changed.wait(&mut group);
-            }
-            group.led = true;
+        match self.group.join(lsn.0, || self.check_running())? {
+            Some(_lead) => self.sync_written(referred),
+            None => Ok(()),
         }
-        let _lead = Lead { log: self };
-        self.sync_written(referred)
     }
 
     /// Reports that a commit waits for a sync, and that further ones are likely: the next new
@@ -338,15 +298,25 @@ impl Log {
     fn sync_written(&self, referred: impl FnOnce() -> Result<()>) -> Result<()> {
         let target = self.written();
         referred().map_err(|error| self.poison(error))?;
+        self.sync_files(target)?;
+        self.raise_synced(target);
+        self.group.count_sync();
+        Ok(())
+    }
+
+    /// Syncs the files with records before `target` that were not synced yet.
+    fn sync_files(&self, target: Lsn) -> Result<()> {
         for file in self.segments.unsynced(self.synced(), target) {
             file.sync().map_err(|error| self.poison(error))?;
         }
-        // Another thread may have stopped the log while the device was working; the synced position
-        // remains valid.
-        self.synced.fetch_max(target.0, Ordering::AcqRel);
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        self.segments.unmap_retired();
         Ok(())
+    }
+
+    /// Counts everything before `target`, which was written, as synced. Another thread may have
+    /// stopped the log while the device was working; the position remains valid.
+    fn raise_synced(&self, target: Lsn) {
+        self.group.raise(target.0);
+        self.segments.unmap_retired();
     }
 
     /// Frees the segments that lie entirely before `position`. The caller must have made durable
@@ -397,8 +367,8 @@ impl Log {
             payload_bytes: self.appended.payload_bytes.load(Ordering::Relaxed),
             stream_bytes,
             blocks: stream_bytes.div_ceil(BLOCK_BYTES_U64),
-            syncs: self.syncs.load(Ordering::Relaxed),
-            syncs_shared: self.syncs_shared.load(Ordering::Relaxed),
+            syncs: self.group.syncs(),
+            syncs_shared: self.group.syncs_shared(),
             segments_prepared: figures.prepared_total,
             segments_live: figures.live,
             segments_waiting: figures.prepared + figures.free,

@@ -35,13 +35,15 @@
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::logs::LogPosition;
 use crate::log::format::{
-    BLOCK_HEADER_BYTES, LogPosition, RECORD_HEAD_BYTES_MAX, SegmentHeader, block_of, block_start,
-    offset_of, place,
+    BLOCK_HEADER_BYTES, RECORD_HEAD_BYTES_MAX, SegmentHeader, block_of, block_start, offset_of,
+    place,
 };
-use crate::log::reader::{Evidence, Inventory, Reader, Step};
+use crate::log::inventory::Inventory;
+use crate::log::reader::{PayloadPlace, Reader, Step};
 use crate::log::segments::Inherited;
-use crate::log::slots::slot_name;
+use crate::log::slots::LogIdentity;
 use crate::log::tail::LogTail;
 use crate::log::{Log, LogOptions};
 use crate::runtime::coverage::{Mark, mark};
@@ -86,32 +88,34 @@ pub struct Recovered {
     pub payload_bytes: u64,
 }
 
-/// Called with the start of a record, its payload, and its end.
-pub type ReplayFn<'a> = dyn FnMut(LogPosition, &[u8], LogPosition) -> Result<Replay> + 'a;
-
-/// Progress of a replay.
-struct Walk {
+/// A log being recovered: its records, one after another, and then the log to write to.
+pub struct Recovery {
+    dir: Arc<dyn Directory>,
+    mode: LogMode,
+    inventory: Arc<Inventory>,
+    reader: Reader,
+    from: LogPosition,
+    /// Start of the next record.
     end: LogPosition,
-    why: &'static str,
-    /// True if there is a record at `end`, which was cut.
+    /// The record there, once it was read: its payload and its end.
+    pending: Option<(PayloadPlace, LogPosition)>,
+    /// Why there is no further record, once the end is known.
+    ended: Option<&'static str>,
+    /// True if there is a record at the end, which was cut.
     is_cut: bool,
     payload_bytes: u64,
-    /// The segment that begins at `end`, if the walk entered it through its `continues_from`.
+    /// The segment that begins at `end`, if it was entered through its `continues_from`.
     entered: Option<(usize, SegmentHeader)>,
 }
 
-impl Log {
-    /// Replays the log of `dir` from `from` (a record start, or the end of the log) and continues
-    /// after it. Everything before `durable` is known to have been durable. Fails with `Corrupt` if
-    /// durable records cannot be read; `replay` may have been called with records before that.
-    pub fn recover(
+impl Recovery {
+    /// Begins to read `log` in `dir` at `from`, a record start or the end of the log.
+    pub fn begin(
         dir: &Arc<dyn Directory>,
-        options: &LogOptions,
+        log: LogIdentity,
         from: LogPosition,
-        durable: Lsn,
         mode: LogMode,
-        replay: &mut ReplayFn<'_>,
-    ) -> Result<Recovered> {
+    ) -> Result<Self> {
         let open_mode = match mode {
             LogMode::ReadWrite => OpenMode::Write,
             LogMode::ReadOnly => OpenMode::Read,
@@ -124,146 +128,181 @@ impl Log {
             // the blocks of segments created from now on.
             dir.sync()?;
         }
-        let inventory = Inventory::scan(&**dir, options.salt, open_mode)?;
-        let number = block_of(from.lsn);
+        let inventory = Arc::new(Inventory::scan(&**dir, log, open_mode)?);
         let (begins_in, known) = inventory.begin(from);
         if !known {
             return Err(no_beginning(from));
         }
-        let mut reader = Reader::new(&inventory, options.salt);
+        let mut reader = Reader::new(Arc::clone(&inventory));
         reader.visited.extend(begins_in);
-        let walk = walk(&inventory, &mut reader, from, replay)?;
-        let end = walk.end;
-        let evidence = reader.evidence(block_of(end.lsn))?;
-        judge(&inventory, &walk, &evidence, durable)?;
-        let mut recovered = Recovered { writer: None, end, payload_bytes: walk.payload_bytes };
-        if mode == LogMode::ReadWrite {
-            let visited: Vec<usize> = reader.visited.iter().copied().collect();
-            let next_block = evidence.end_block.max(inventory.end_block).max(number + 1);
-            let (tail, log) = resume(dir, options, &inventory, &walk, from, &visited, next_block)?;
-            recovered.end = tail.position();
-            recovered.writer = Some((tail, log));
-        }
-        Ok(recovered)
+        Ok(Self {
+            dir: Arc::clone(dir),
+            mode,
+            inventory,
+            reader,
+            from,
+            end: from,
+            pending: None,
+            ended: None,
+            is_cut: false,
+            payload_bytes: 0,
+            entered: None,
+        })
     }
-}
 
-/// Replays one record after another.
-fn walk(
-    inventory: &Inventory,
-    reader: &mut Reader<'_>,
-    from: LogPosition,
-    replay: &mut ReplayFn<'_>,
-) -> Result<Walk> {
-    let mut walk = Walk { end: from, why: "", is_cut: false, payload_bytes: 0, entered: None };
-    loop {
-        if let Some((at, header)) = inventory.continuation(walk.end) {
-            // This moves forward: a header never continues a position after its own first block.
-            walk.end.lsn = block_start(header.first_block);
-            walk.entered = Some((at, header));
-            mark(Mark::LogWentOnElsewhere);
-            reader.visited.insert(at);
-            continue;
+    /// The start of the next record, which stays the next until it is accepted; `None` at the end.
+    pub fn peek(&mut self) -> Result<Option<LogPosition>> {
+        while self.pending.is_none() && self.ended.is_none() {
+            if let Some((at, header)) = self.inventory.continuation(self.end) {
+                // This moves forward: a header never continues a position after its own first
+                // block.
+                self.end.lsn = block_start(header.first_block);
+                self.entered = Some((at, header));
+                mark(Mark::LogWentOnElsewhere);
+                self.reader.visited.insert(at);
+                continue;
+            }
+            match self.reader.next(self.end)? {
+                Step::Record { payload, end } => self.pending = Some((payload, end)),
+                Step::Skip(next) => (self.end, self.entered) = (next, None),
+                Step::End { why, .. } => self.ended = Some(why),
+            }
         }
-        match reader.next(walk.end)? {
-            Step::Record { payload, end } => {
-                if replay(walk.end, payload, end)? == Replay::Cut {
-                    mark(Mark::LogCutAtLargeValue);
-                    walk.why = "a record refers to missing data";
-                    walk.is_cut = true;
-                    return Ok(walk);
+        Ok(self.pending.map(|_| self.end))
+    }
+
+    /// A position at which a later recovery may begin to read what was not accepted yet.
+    pub fn position(&self) -> LogPosition {
+        // A segment of which nothing was accepted may be replaced.
+        self.entered.map_or(self.end, |(_, header)| header.continues_from)
+    }
+
+    /// Adds the place of the next record to the error.
+    pub fn locate(&self, error: Error) -> Error {
+        self.inventory.locate(error, self.end.lsn)
+    }
+
+    /// The payload of the record that was peeked at.
+    pub fn payload(&self) -> &[u8] {
+        self.pending.map_or(&[], |(payload, _)| self.reader.payload(payload))
+    }
+
+    /// Frees the memory of a long payload; the next peek reads it again.
+    pub fn forget_payload(&mut self) {
+        if self.pending.is_some_and(|(payload, _)| payload == PayloadPlace::Gathered) {
+            self.pending = None;
+            self.reader.forget_payload();
+        }
+    }
+
+    /// Goes on after the record that was peeked at.
+    pub fn accept(&mut self) {
+        self.payload_bytes += self.payload().len() as u64;
+        if let Some((_, end)) = self.pending.take() {
+            (self.end, self.entered) = (end, None);
+        }
+    }
+
+    /// Ends the log before the record that was peeked at, or would be.
+    pub fn cut(&mut self, why: &'static str) -> Result<()> {
+        self.is_cut = self.peek()?.is_some();
+        self.pending = None;
+        self.ended.get_or_insert(why);
+        Ok(())
+    }
+
+    /// Ends the reading; fails with `Corrupt` if the log is known to have been durable beyond its
+    /// end: up to `durable`, or as far as its own blocks say.
+    pub fn judge(&mut self, durable: Lsn) -> Result<Judged> {
+        let evidence = self.reader.evidence(block_of(self.end.lsn))?;
+        let end = self.end.lsn;
+        let said_by = match &evidence.watermark {
+            _ if durable > end => "the superblock".to_owned(),
+            Some((watermark, file, offset)) if *watermark > end => {
+                format!("the block at {offset} of {file}")
+            }
+            _ => return Ok(Judged { end_block: evidence.end_block }),
+        };
+        let why = self.ended.unwrap_or_default();
+        let reason = format!(
+            "the log is damaged before its durable end ({why}; durable according to {said_by})"
+        );
+        Err(self.inventory.damage(end, &reason))
+    }
+
+    /// Continues the log after its end, unless it is read-only.
+    pub fn finish(self, options: &LogOptions, judged: &Judged) -> Result<Recovered> {
+        let (end, payload_bytes) = (self.end, self.payload_bytes);
+        if self.mode == LogMode::ReadOnly {
+            return Ok(Recovered { writer: None, end, payload_bytes });
+        }
+        let above = self.inventory.end_block.max(block_of(self.from.lsn) + 1);
+        let (tail, log) = self.resume(options, judged.end_block.max(above))?;
+        let end = tail.position();
+        Ok(Recovered { writer: Some((tail, log)), end, payload_bytes })
+    }
+
+    /// Continues after the end, in blocks with numbers of at least `next_block`.
+    fn resume(self, options: &LogOptions, next_block: u64) -> Result<(LogTail, Arc<Log>)> {
+        let Self { dir, inventory, reader, from, end, .. } = self;
+        // An empty segment in which the reading ended is replaced, unless it began there: then the
+        // superblock refers to its beginning.
+        let replaced = self.entered.filter(|(_, header)| from.lsn <= header.continues_from.lsn);
+        let continued = replaced.map_or(end, |(_, header)| header.continues_from);
+        let mut inherited = Inherited {
+            next_block: next_block.max(block_of(end.lsn) + 1),
+            next_serial: inventory.next_serial,
+            ..Inherited::default()
+        };
+        let mut old = Vec::new();
+        for (at, found) in inventory.files.iter().enumerate() {
+            if replaced.is_some_and(|(replaced, _)| replaced == at) {
+                mark(Mark::LogEmptySegmentReplaced);
+                inherited.kept_slots.push(found.slot);
+                let segment = found.to_segment();
+                // The replacement may need the space. A record that was cut may have to be
+                // overwritten, which must not take space.
+                let used = (1 + u64::from(self.is_cut)) * BLOCK_BYTES_U64;
+                let _ = segment.file.punch_hole(used, segment.file_bytes() - used);
+                old.push(segment);
+            } else if reader.visited.contains(&at) {
+                found.file.sync()?;
+                inherited.live.push(found.to_segment());
+            } else {
+                inherited.free.push(found.to_segment());
+            }
+        }
+        inherited.live.sort_by_key(|segment| segment.first_block);
+        for slot in &inventory.stray_slots {
+            mark(Mark::LogStrayRemoved);
+            dir.remove(&inventory.log.name(*slot))?;
+        }
+        let mapped = dir.facts().mapped_log;
+        let segments = Log::segments(Arc::clone(&dir), options, inherited)?;
+        let open = match segments.begin(continued) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                // The log can be read, and the first append tries again.
+                mark(Mark::LogBegunWithoutSpace);
+                if self.is_cut {
+                    overwrite_head(&*dir, &inventory, end.lsn)?;
                 }
-                walk.payload_bytes += payload.len() as u64;
-                walk.end = end;
+                None
             }
-            Step::Skip(next) => walk.end = next,
-            Step::End { why, .. } => {
-                walk.why = why;
-                return Ok(walk);
-            }
+            open => Some(open?),
+        };
+        if open.is_some() {
+            old.drain(..).for_each(|segment| segments.give(segment));
         }
-        walk.entered = None;
+        let (tail, log) = Log::begin(segments, (options, mapped), open, continued);
+        log.trim(from);
+        Ok((tail, log))
     }
 }
 
-/// Fails if the log is known to have been durable beyond its end.
-fn judge(inventory: &Inventory, walk: &Walk, evidence: &Evidence, durable: Lsn) -> Result<()> {
-    let end = walk.end.lsn;
-    let said_by = match &evidence.watermark {
-        _ if durable > end => "the superblock".to_owned(),
-        Some((watermark, file, offset)) if *watermark > end => {
-            format!("the block at {offset} of {file}")
-        }
-        _ => return Ok(()),
-    };
-    let why = walk.why;
-    let reason = format!(
-        "the log is damaged before its durable end ({why}; durable according to {said_by})"
-    );
-    Err(inventory.damage(end, &reason))
-}
-
-/// Continues after the end of the walk.
-fn resume(
-    dir: &Arc<dyn Directory>,
-    options: &LogOptions,
-    inventory: &Inventory,
-    walk: &Walk,
-    from: LogPosition,
-    visited: &[usize],
-    next_block: u64,
-) -> Result<(LogTail, Arc<Log>)> {
-    // An empty segment in which the walk ended is replaced, unless the walk began in it: then the
-    // superblock refers to its beginning.
-    let replaced = walk.entered.filter(|(_, header)| from.lsn <= header.continues_from.lsn);
-    let continued = replaced.map_or(walk.end, |(_, header)| header.continues_from);
-    let mut inherited = Inherited {
-        next_block: next_block.max(block_of(walk.end.lsn) + 1),
-        next_serial: inventory.next_serial,
-        ..Inherited::default()
-    };
-    let mut old = Vec::new();
-    for (at, found) in inventory.files.iter().enumerate() {
-        if replaced.is_some_and(|(replaced, _)| replaced == at) {
-            mark(Mark::LogEmptySegmentReplaced);
-            inherited.kept_slots.push(found.slot);
-            let segment = found.to_segment();
-            // The replacement may need the space. A record that was cut may have to be overwritten,
-            // which must not take space.
-            let used = (1 + u64::from(walk.is_cut)) * BLOCK_BYTES_U64;
-            let _ = segment.file.punch_hole(used, segment.file_bytes() - used);
-            old.push(segment);
-        } else if visited.contains(&at) {
-            found.file.sync()?;
-            inherited.live.push(found.to_segment());
-        } else {
-            inherited.free.push(found.to_segment());
-        }
-    }
-    inherited.live.sort_by_key(|segment| segment.first_block);
-    for slot in &inventory.stray_slots {
-        mark(Mark::LogStrayRemoved);
-        dir.remove(&slot_name(*slot))?;
-    }
-    let mapped = dir.facts().mapped_log;
-    let segments = Log::segments(Arc::clone(dir), options, inherited)?;
-    let open = match segments.begin(continued) {
-        Err(error) if error.kind() == ErrorKind::NoSpace => {
-            // The log can be read, and the first append tries again.
-            mark(Mark::LogBegunWithoutSpace);
-            if walk.is_cut {
-                overwrite_head(&**dir, inventory, walk.end.lsn)?;
-            }
-            None
-        }
-        open => Some(open?),
-    };
-    if open.is_some() {
-        old.drain(..).for_each(|segment| segments.give(segment));
-    }
-    let (tail, log) = Log::begin(segments, (options, mapped), open, continued);
-    log.trim(from);
-    Ok((tail, log))
+/// A log that was not durable beyond its end.
+pub struct Judged {
+    /// One more than the number of the last block found.
+    end_block: u64,
 }
 
 /// Durably overwrites the head of the record at `lsn` with zeros.
@@ -272,7 +311,7 @@ fn overwrite_head(dir: &dyn Directory, inventory: &Inventory, lsn: Lsn) -> Resul
         return Err(Error::internal("a record that was read is in no file"));
     };
     mark(Mark::LogCutOverwritten);
-    let name = slot_name(inventory.files[at].slot);
+    let name = inventory.log.name(inventory.files[at].slot);
     let file = dir.open(&name, OpenMode::Write, Access::Buffered)?;
     let start = block + offset_of(lsn).max(BLOCK_HEADER_BYTES) as u64;
     file.write_at(&[0; RECORD_HEAD_BYTES_MAX], start)?;

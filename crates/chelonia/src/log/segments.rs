@@ -35,7 +35,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::log::format::{block_of, block_start};
-use crate::log::slots::slot_name;
+use crate::log::slots::LogIdentity;
 use crate::memory::budget::{Budget, Charge};
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
@@ -129,7 +129,7 @@ pub struct SegmentStats {
 pub struct Segments {
     // Constant after open.
     dir: Arc<dyn Directory>,
-    salt: u64,
+    log: LogIdentity,
     bytes_first: u64,
     budget: Arc<Budget>,
     // Maximum size of newly prepared segments, in bytes.
@@ -217,7 +217,7 @@ impl Segments {
     /// Creates the segments of a log in `dir`, none of them mapped.
     pub fn new(
         dir: Arc<dyn Directory>,
-        salt: u64,
+        log: LogIdentity,
         sizes: SegmentSizes,
         budget: Arc<Budget>,
         inherited: Inherited,
@@ -241,7 +241,7 @@ impl Segments {
         };
         Ok(Self {
             dir,
-            salt,
+            log,
             bytes_first: sizes.first,
             budget,
             bytes_max: AtomicU64::new(sizes.max),
@@ -374,7 +374,7 @@ impl Segments {
     /// Removes a file without live data. If that fails, it keeps its slot until the next recovery
     /// finds it; nothing depends on its removal.
     fn remove(&self, slot: u32) {
-        let is_gone = match self.dir.remove(&slot_name(slot)) {
+        let is_gone = match self.dir.remove(&self.log.name(slot)) {
             Ok(()) => true,
             Err(error) => error.kind() == ErrorKind::NotFound,
         };

@@ -27,11 +27,11 @@
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES;
+use crate::base::logs::LogPosition;
 use crate::log::Log;
 use crate::log::format::{
-    BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockHeader, LogPosition, RECORD_BYTES_MAX,
-    RECORD_HEAD_BYTES_MAX, block_of, encode_head, first_start_after, index, offset_of, place,
-    record_check,
+    BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockHeader, RECORD_BYTES_MAX, RECORD_HEAD_BYTES_MAX,
+    block_of, encode_head, first_start_after, index, offset_of, place, record_check,
 };
 use crate::log::segments::MappedSegment;
 use crate::runtime::coverage::{Mark, mark};
@@ -137,6 +137,31 @@ impl LogTail {
         self.log.count_record(u64::from(length));
         self.log.publish(end.lsn);
         Ok(end)
+    }
+
+    /// [`Log::payload_hash`] of this log.
+    #[inline]
+    #[must_use]
+    pub fn payload_hash(&self, payload: &[u8]) -> u64 {
+        self.log.payload_hash(payload)
+    }
+
+    /// True if records are copied into mapped memory.
+    #[inline]
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.log.is_mapped()
+    }
+
+    /// Makes space for a record of `bytes` bytes. After that, an append into mapped memory fails
+    /// only if the log was stopped. `NoSpace` and `TooManyFiles` change nothing.
+    pub fn make_space(&mut self, bytes: usize) -> Result<()> {
+        self.log.check_running()?;
+        self.leave_refused()?;
+        if self.offset + RECORD_HEAD_BYTES_MAX + bytes <= BLOCK_BYTES {
+            return Ok(());
+        }
+        self.reserve(RECORD_HEAD_BYTES_MAX + bytes)
     }
 
     /// Seals the open block: leaves the rest of it empty and opens the next, whose header records

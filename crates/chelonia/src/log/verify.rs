@@ -16,18 +16,23 @@
 //! [`LogHold`] taken before `from` and `upto` keeps its segments from being recycled. Files are
 //! listed after `upto` was taken, so none that matters is missed; others may come and go.
 //!
-//! [`Log::salvage`] reads a log that is not open in the same way, despite damage: up to the
-//! position known to have been durable, and from there on as far as it is intact.
+//! [`Verifier::of_readable`] reads a log that is not open in the same way, despite damage: up to
+//! the position known to have been durable, and from there on as far as it is intact.
 //!
 //! Nothing is written. Reads bypass the page cache where the file system allows it.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES;
+use crate::base::logs::LogPosition;
 use crate::log::Log;
-use crate::log::format::{LogPosition, block_of, block_start};
-use crate::log::reader::{Inventory, Reader, Step};
+use crate::log::format::{block_of, block_start};
+use crate::log::inventory::Inventory;
+use crate::log::reader::{PayloadPlace, Reader, Step};
 use crate::log::recover::no_beginning;
+use crate::log::several::numbers::Numbers;
+use crate::log::slots::LogIdentity;
+use crate::runtime::sync::Arc;
 use crate::storage::io::{Directory, OpenMode};
 
 /// Prevents segments that were in use when it was taken from being recycled or removed.
@@ -53,10 +58,13 @@ pub struct LogVerified {
 /// A record read back from the log.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadBack<'a> {
-    /// The payload.
+    /// The payload, without the seqnos with which it begins in one of several logs.
     pub payload: &'a [u8],
-    /// True if everything before it was intact.
-    pub is_first_part: bool,
+    /// The seqnos of its entries, if the record says so.
+    pub numbers: Option<Numbers>,
+    /// True if the seqnos of its entries are known: it says them, or everything before it was
+    /// intact, so that they can be counted.
+    pub seqnos_known: bool,
     /// True if it is known to have been durable.
     pub is_durable: bool,
 }
@@ -89,116 +97,136 @@ impl Log {
         self.segments.hold();
         LogHold { log: self }
     }
-
-    /// Reads the log of `dir` from `from`, where a recovery would begin, up to `upto`, and passes
-    /// each record to `check`, whose errors are reported as damage too.
-    pub fn verify(
-        dir: &dyn Directory,
-        salt: u64,
-        from: LogPosition,
-        upto: Lsn,
-        check: &mut CheckFn<'_>,
-    ) -> Result<LogVerified> {
-        let inventory = Inventory::scan(dir, salt, OpenMode::Read)?;
-        let reader = Reader::new(&inventory, salt);
-        let mut verifier = Verifier::new(&inventory, reader, Until::Written(upto));
-        verifier.begin(from, check);
-        verifier.check_headers(salt);
-        Ok(verifier.found)
-    }
-
-    /// Reads a log that is not being written, from `from` on, and passes each record to `take`. It
-    /// is known to be durable up to `durable`, and as far as its own blocks say; damage before that
-    /// is reported and skipped. After that the read ends at the first unreadable record, or when
-    /// `take` fails.
-    pub fn salvage(
-        dir: &dyn Directory,
-        salt: u64,
-        from: LogPosition,
-        durable: Lsn,
-        take: &mut CheckFn<'_>,
-    ) -> Result<LogVerified> {
-        let inventory = Inventory::scan(dir, salt, OpenMode::Read)?;
-        let mut reader = Reader::new(&inventory, salt);
-        let evidence = reader.evidence(block_of(from.lsn))?;
-        let said = evidence.watermark.map_or(durable, |(lsn, ..)| lsn.max(durable));
-        let mut verifier = Verifier::new(&inventory, reader, Until::Readable(said));
-        verifier.begin(from, take);
-        Ok(verifier.found)
-    }
 }
 
-struct Verifier<'a> {
-    inventory: &'a Inventory,
-    reader: Reader<'a>,
+/// A log read despite damage: its records, one after another, and what was found damaged.
+pub struct Verifier {
+    inventory: Arc<Inventory>,
+    reader: Reader,
     until: Until,
+    /// Start of the next record; `None` at the end.
+    next: Option<LogPosition>,
+    /// The record there, once it was read: its payload and its end.
+    pending: Option<(PayloadPlace, LogPosition)>,
     found: LogVerified,
 }
 
-impl<'a> Verifier<'a> {
-    fn new(inventory: &'a Inventory, reader: Reader<'a>, until: Until) -> Self {
-        Self { inventory, reader, until, found: LogVerified::default() }
+impl Verifier {
+    /// Begins to read `log` of `dir` at `from`, where a recovery would begin, up to `upto`.
+    pub fn of_written(
+        dir: &dyn Directory,
+        log: LogIdentity,
+        from: LogPosition,
+        upto: Lsn,
+    ) -> Result<Self> {
+        let inventory = Arc::new(Inventory::scan(dir, log, OpenMode::Read)?);
+        let reader = Reader::new(Arc::clone(&inventory));
+        Ok(Self::begin(inventory, reader, Until::Written(upto), from))
     }
 
-    /// Checks everything from `from` on.
-    fn begin(&mut self, from: LogPosition, check: &mut CheckFn<'_>) {
-        let (begins_in, known) = self.inventory.begin(from);
-        self.reader.visited.extend(begins_in);
-        let begin = if known {
-            Some(from)
-        } else {
-            self.found.damage.push(no_beginning(from));
-            self.resume_behind(block_of(from.lsn))
-        };
-        if let Some(begin) = begin {
-            self.walk(begin, check);
+    /// Begins to read `log`, which is not being written, at `from`. It is known to be durable up to
+    /// `durable`, and as far as its own blocks say; damage before that is reported and skipped.
+    /// After that the read ends at the first record that cannot be read or is refused.
+    pub fn of_readable(
+        dir: &dyn Directory,
+        log: LogIdentity,
+        from: LogPosition,
+        durable: Lsn,
+    ) -> Result<Self> {
+        let inventory = Arc::new(Inventory::scan(dir, log, OpenMode::Read)?);
+        let mut reader = Reader::new(Arc::clone(&inventory));
+        let evidence = reader.evidence(block_of(from.lsn))?;
+        let said = evidence.watermark.map_or(durable, |(lsn, ..)| lsn.max(durable));
+        Ok(Self::begin(inventory, reader, Until::Readable(said), from))
+    }
+
+    fn begin(inventory: Arc<Inventory>, reader: Reader, until: Until, from: LogPosition) -> Self {
+        let (begins_in, known) = inventory.begin(from);
+        let found = LogVerified::default();
+        let mut verifier =
+            Self { inventory, reader, until, next: Some(from), pending: None, found };
+        verifier.reader.visited.extend(begins_in);
+        if !known {
+            verifier.found.damage.push(no_beginning(from));
+            verifier.next = verifier.resume_behind(block_of(from.lsn));
         }
+        verifier
     }
 
-    /// Checks one record after another.
-    fn walk(&mut self, from: LogPosition, check: &mut CheckFn<'_>) {
-        let mut position = from;
-        loop {
+    /// Finds the next record, which stays the next until it is accepted or refused; false at the
+    /// end.
+    pub fn peek(&mut self) -> bool {
+        while let (None, Some(position)) = (self.pending, self.next) {
             if let Some((_, header)) = self.inventory.continuation(position) {
                 // Another jump may follow at once: the record for this segment may have been
                 // refused, too.
-                position.lsn = block_start(header.first_block);
+                let lsn = block_start(header.first_block);
+                self.next = Some(LogPosition { lsn, ..position });
                 continue;
             }
             let is_durable = position.lsn < self.until.known();
             if !is_durable && matches!(self.until, Until::Written(_)) {
-                return;
+                self.next = None;
+                break;
             }
             let wrong = match self.reader.next(position) {
                 Ok(Step::Record { payload, end }) => {
-                    let is_first_part = self.found.damage.is_empty();
-                    let checked = check(ReadBack { payload, is_first_part, is_durable });
-                    if !is_durable && checked.is_err() {
-                        return;
-                    }
-                    self.found.bytes += end.lsn.0 - position.lsn.0;
-                    let start = std::mem::replace(&mut position, end).lsn;
-                    let damage = checked.err().map(|error| self.inventory.locate(error, start));
-                    self.found.damage.extend(damage);
-                    continue;
+                    self.pending = Some((payload, end));
+                    break;
                 }
                 Ok(Step::Skip(next)) => {
                     self.found.bytes += next.lsn.0 - position.lsn.0;
-                    position = next;
+                    self.next = Some(next);
                     continue;
                 }
                 Ok(Step::End { why, place }) => self.inventory.damage(place, why),
                 Err(error) => self.inventory.locate(error, position.lsn),
             };
-            if !is_durable {
-                return;
-            }
-            self.found.damage.push(wrong);
-            match self.resume_behind(block_of(position.lsn)) {
-                Some(next) => position = next,
-                None => return,
+            self.next = None;
+            if is_durable {
+                self.found.damage.push(wrong);
+                self.next = self.resume_behind(block_of(position.lsn));
             }
         }
+        self.pending.is_some()
+    }
+
+    /// The record that was peeked at.
+    pub fn record(&self) -> Option<ReadBack<'_>> {
+        let ((place, _), start) = self.pending.zip(self.next)?;
+        Some(ReadBack {
+            payload: self.reader.payload(place),
+            numbers: None,
+            seqnos_known: self.found.damage.is_empty(),
+            is_durable: start.lsn < self.until.known(),
+        })
+    }
+
+    /// Frees the memory of a long payload; the next peek reads it again.
+    pub fn forget_payload(&mut self) {
+        if self.pending.is_some_and(|(payload, _)| payload == PayloadPlace::Gathered) {
+            self.pending = None;
+            self.reader.forget_payload();
+        }
+    }
+
+    /// Goes on after the record that was peeked at, with the result of the caller's check: an error
+    /// is damage, or the end of a log that need not be durable there.
+    pub fn accept(&mut self, checked: Result<()>) {
+        let Some(((_, end), start)) = self.pending.take().zip(self.next) else { return };
+        if checked.is_err() && start.lsn >= self.until.known() {
+            self.next = None;
+            return;
+        }
+        self.found.bytes += end.lsn.0 - start.lsn.0;
+        self.next = Some(end);
+        let damage = checked.err().map(|error| self.inventory.locate(error, start.lsn));
+        self.found.damage.extend(damage);
+    }
+
+    /// Ends the read.
+    pub fn finish(self) -> LogVerified {
+        self.found
     }
 
     /// The first position after block `number` where the log can be read again.
@@ -209,7 +237,8 @@ impl<'a> Verifier<'a> {
 
     /// Checks the headers of all segments in which an intact block was found: both copies were
     /// durable before the first block was written.
-    fn check_headers(&mut self, salt: u64) {
+    pub fn check_headers(&mut self) {
+        let salt = self.inventory.log.salt();
         for at in std::mem::take(&mut self.reader.visited) {
             let found = &self.inventory.files[at];
             let Some(header) = found.header else { continue };

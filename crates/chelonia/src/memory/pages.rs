@@ -186,6 +186,19 @@ impl PageBuffer {
         self.pages = Some(pages);
     }
 
+    /// Overwrites the first bytes, of which there are as many as `bytes` at least.
+    pub fn overwrite_front(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len(), "only bytes that are there are overwritten");
+        match &mut self.pages {
+            None => self.heap[..bytes.len()].copy_from_slice(bytes),
+            // SAFETY: the pages have `len` bytes at least, are this buffer's alone, and `bytes`,
+            // which somebody else has borrowed, does not lie in them.
+            Some(pages) => unsafe {
+                pages.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            },
+        }
+    }
+
     /// Removes all bytes, and frees the memory if it is more than `capacity_max` bytes.
     pub fn clear(&mut self, capacity_max: usize) {
         if self.capacity() > capacity_max {
@@ -411,7 +424,11 @@ mod tests {
                 assert!(buffer.capacity() >= model.len());
             }
             buffer.put(&[]);
-            assert!(buffer.as_slice() == model);
+            for front in [&[][..], &[1, 2, 3]] {
+                buffer.overwrite_front(front);
+                model[..front.len()].copy_from_slice(front);
+                assert!(buffer.as_slice() == model);
+            }
             let in_pages = buffer.capacity();
             assert!(in_pages > PageBuffer::HEAP_BYTES_MAX);
             let kept = if round == 0 { in_pages } else { in_pages - 1 };

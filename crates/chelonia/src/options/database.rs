@@ -1,7 +1,7 @@
 //! The settings of a database: collected by the builder, read by the open.
 
 use crate::base::error::{Error, Result};
-use crate::base::limits::{MEMORY_BYTES_DEFAULT, SCRUB_INTERVAL_DEFAULT};
+use crate::base::limits::{LOGS_MAX, MEMORY_BYTES_DEFAULT, SCRUB_INTERVAL_DEFAULT};
 use crate::options::keyspace::Durability;
 use crate::runtime::clock::Clock;
 use crate::runtime::sync::Arc;
@@ -21,6 +21,35 @@ pub struct RecoveryProgress {
     pub records: u64,
 }
 
+/// How threads share the write-ahead log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogLayout {
+    /// One log: threads append to it one after another, and one sync covers the commits of all.
+    #[default]
+    Shared,
+    /// Several logs, as in SplinterDB (section 5.4 of its paper): each thread appends to one of
+    /// them, so that threads copy their records side by side. A sync covers the commits of all, and
+    /// syncs each log that was written. Each log has files of its own.
+    PerThread {
+        /// The number of logs: 2 to 16 ([`crate::limits::LOGS_MAX`]). As many as there are threads
+        /// that write at a time are enough; more threads share them.
+        logs: usize,
+    },
+}
+
+impl LogLayout {
+    /// The number of logs.
+    pub(crate) fn logs(self) -> Result<usize> {
+        match self {
+            LogLayout::Shared => Ok(1),
+            LogLayout::PerThread { logs } if (2..=LOGS_MAX).contains(&logs) => Ok(logs),
+            LogLayout::PerThread { logs } => Err(Error::invalid(format!(
+                "{logs} logs: a database with a log per thread has 2 to {LOGS_MAX} (LOGS_MAX)"
+            ))),
+        }
+    }
+}
+
 type ProgressFn = dyn Fn(RecoveryProgress) + Send + Sync;
 
 /// The settings of an open; [`crate::DatabaseBuilder`] documents them.
@@ -32,6 +61,7 @@ pub struct Settings {
     pub threads: Option<usize>,
     pub scrub_interval: Option<Duration>,
     pub on_recovery: Option<Box<ProgressFn>>,
+    pub log_layout: LogLayout,
     pub internals: Internals,
 }
 
@@ -63,6 +93,7 @@ impl Default for Settings {
             threads: None,
             scrub_interval: Some(SCRUB_INTERVAL_DEFAULT),
             on_recovery: None,
+            log_layout: LogLayout::default(),
             internals: Internals::default(),
         }
     }

@@ -13,7 +13,7 @@
 //!    memory than the budget; read-only, to a scratch file. Nothing is made durable that would
 //!    shorten the log. On a full device memtables may fill their whole share, as they did before:
 //!    space that flushes had taken when the device became full is freed by the crash.
-//! 5. Continue the log in a new segment ([`crate::log::Log::recover`]), and accept writes.
+//! 5. Continue the log in a new segment ([`crate::log::Logs::recover`]), and accept writes.
 //!
 //! A crash in any step changes nothing that the next attempt needs.
 //!
@@ -29,9 +29,10 @@ use crate::admission::headroom::Headroom;
 use crate::admission::pacing::Pacer;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
+use crate::base::logs::PerLog;
 use crate::engines;
 use crate::flush::background::Threads;
-use crate::log::{Log, LogOptions, LogPosition};
+use crate::log::{Log, LogIdentity, LogOptions, Logs};
 use crate::memory::budget::Budget;
 use crate::memtable::Memtable;
 use crate::options::database::Settings;
@@ -167,11 +168,10 @@ fn begin(
     fence: Arc<Fence>,
     storage: Arc<Storage>,
 ) -> Result<Arc<Core>> {
-    let start = LogPosition::START;
+    let logs = settings.log_layout.logs()?;
     let core = new_core(settings, (directory, fence), storage, FIRST_KEYSPACE, SeqNo::ZERO)?;
-    let (tail, log) = Log::create(Arc::clone(directory), &log_options(settings, &core), start)?;
-    let _ = core.log.set(log);
-    core.commit.lock().tail = Some(tail);
+    let (tail, logs) = Logs::create(directory, &log_options(settings, &core), logs)?;
+    core.begin_logs(tail, logs);
     // The empty catalog makes it a database.
     core.checkpoint_locked(&mut core.checkpoint.lock())?;
     Ok(core)
@@ -180,7 +180,7 @@ fn begin(
 fn log_options(settings: &Settings, core: &Core) -> LogOptions {
     let segment_bytes = settings.internals.log_segment_bytes;
     LogOptions {
-        salt: core.storage.salt(),
+        identity: LogIdentity::new(0, core.storage.salt()),
         segment_bytes_first: segment_bytes.unwrap_or(LOG_SEGMENT_BYTES_FIRST),
         segment_bytes_max: core.governor.log_segment_bytes(),
         budget: Arc::clone(core.storage.budget()),
@@ -218,7 +218,8 @@ fn new_core(
             next_ticket: 0,
             totals: CommitTotals::default(),
             tail: None,
-            opened_end: LogPosition::START.lsn,
+            opened_ends: PerLog::default(),
+            starts: PerLog::default(),
         })),
         snapshots: Snapshots::new(
             Arc::clone(&visibility),

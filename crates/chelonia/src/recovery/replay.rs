@@ -10,16 +10,16 @@
 use crate::admission::governor::Governor;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
+use crate::base::logs::LogMark;
 use crate::base::stream::Update;
 use crate::flush::memtable::FlushPace;
-use crate::log::{Log, LogMode, LogOptions, LogPosition, Replay};
+use crate::log::{LogMode, LogOptions, Logs, Replay, Replayed};
 use crate::options::database::{RecoveryProgress, Settings};
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, Ordering};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
 use crate::storage::block::DATA_FILE;
-use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::{Directory, File, ScratchPlace};
 use crate::write::record::Entries;
 use std::collections::BTreeMap;
@@ -30,15 +30,10 @@ const PROGRESS_EVERY: u64 = 4096;
 /// Disk space that a new log segment may take beside its own bytes.
 const LOG_HEADROOM_BYTES: u64 = 64 << 10;
 
-/// The log position at which replay begins according to a superblock.
-fn replay_start(mark: LogMark) -> LogPosition {
-    LogPosition { lsn: mark.lsn, chain: mark.chain }
-}
-
 /// The result of the first reading of the log.
 pub struct Surveyed {
-    /// End of the log.
-    end: LogPosition,
+    /// The last seqno in the log.
+    last: SeqNo,
     /// Bytes of the records.
     payload_bytes: u64,
 }
@@ -51,9 +46,9 @@ pub fn survey_log(
     mark: LogMark,
 ) -> Result<Surveyed> {
     let absorbed = absorbed_by_id(core);
-    let mut seqno = mark.seqno;
-    let mut replay = |_: LogPosition, payload: &[u8], _: LogPosition| {
-        let mut entries = Entries::new(payload)?;
+    let (mut seqno, mut last) = (mark.seqno, mark.seqno);
+    let mut replay = |record: Replayed<'_>| {
+        let mut entries = Entries::new(record.payload)?;
         let mut in_use = Vec::new();
         while let Some(entry) = entries.next_entry()? {
             seqno = seqno.next();
@@ -66,17 +61,11 @@ pub fn survey_log(
             }
         }
         in_use.into_iter().try_for_each(|extent| core.storage.mark_used(extent))?;
+        last = seqno;
         Ok(Replay::Continue)
     };
-    let found = Log::recover(
-        directory,
-        options,
-        replay_start(mark),
-        mark.durable,
-        LogMode::ReadOnly,
-        &mut replay,
-    )?;
-    Ok(Surveyed { end: found.end, payload_bytes: found.payload_bytes })
+    let found = Logs::recover(directory, options, &mark, LogMode::ReadOnly, &mut replay)?;
+    Ok(Surveyed { last, payload_bytes: found.payload_bytes })
 }
 
 /// The last absorbed seqno of each keyspace.
@@ -97,30 +86,29 @@ pub fn replay_log(
     let mode = if core.read_only { LogMode::ReadOnly } else { LogMode::ReadWrite };
     let mut replayer = Replayer::new(settings, core, mark.seqno, surveyed.payload_bytes);
     if mode == LogMode::ReadWrite {
-        replayer.reserve = reserve_for_log(core, &**directory, options.segment_bytes_first);
+        let bytes = options.segment_bytes_first * mark.begin.len() as u64;
+        replayer.reserve = reserve_for_log(core, &**directory, bytes);
         replayer.release_reserve();
     }
-    let mut replay = |start: LogPosition, payload: &[u8], _: LogPosition| {
-        if start.lsn >= surveyed.end.lsn {
+    let mut replay = |record: Replayed<'_>| {
+        if replayer.seqno >= surveyed.last {
             return Ok(Replay::Cut);
         }
-        replayer.record(start, payload)?;
+        replayer.record(record)?;
         Ok(Replay::Continue)
     };
-    let recovered =
-        Log::recover(directory, options, replay_start(mark), mark.durable, mode, &mut replay)?;
+    let recovered = Logs::recover(directory, options, &mark, mode, &mut replay)?;
     replayer.report();
     replayer.check_order()?;
     let flushed = core.counters.flushes.load(Ordering::Relaxed) > 0;
     let mut commit = core.commit.lock();
     commit.next_seqno = replayer.seqno.next();
     commit.next_ticket = replayer.ticket;
-    commit.opened_end = recovered.end.lsn;
-    if let Some((tail, log)) = recovered.writer {
-        commit.tail = Some(tail);
-        let _ = core.log.set(log);
-    }
+    commit.opened_ends = recovered.ends;
     drop(commit);
+    if let Some((tail, logs)) = recovered.writer {
+        core.begin_logs(tail, logs);
+    }
     if !flushed || core.read_only {
         return Ok(());
     }
@@ -129,10 +117,10 @@ pub fn replay_log(
     core.checkpoint_now().or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) })
 }
 
-/// Reserves disk space for the segment in which the log will continue, so that flushes do not take
-/// the last of it: an unnamed file, dropped before the segment is created. On a full device the
-/// data file returns free space, which a crash left there. `None` if there is not enough, or such
-/// files are not supported: then creating the segment shows whether there is space.
+/// Reserves disk space for the segments in which the logs will continue, so that flushes do not
+/// take the last of it: an unnamed file, dropped before the segments are created. On a full device
+/// the data file returns free space, which a crash left there. `None` if there is not enough, or
+/// such files are not supported: then creating the segments shows whether there is space.
 fn reserve_for_log(core: &Core, directory: &dyn Directory, bytes: u64) -> Option<Arc<dyn File>> {
     let wanted = bytes + LOG_HEADROOM_BYTES;
     let reserve = || {
@@ -180,7 +168,7 @@ impl<'a> Replayer<'a> {
         }
     }
 
-    fn record(&mut self, start: LogPosition, payload: &[u8]) -> Result<()> {
+    fn record(&mut self, Replayed { starts, payload }: Replayed<'_>) -> Result<()> {
         let mut entries = Entries::new(payload)?;
         let first = self.seqno.next();
         let last = SeqNo(self.seqno.0 + entries.left() as u64);
@@ -197,7 +185,7 @@ impl<'a> Replayer<'a> {
             let view = keyspace.current_view();
             let large = entry.update.large().map(|large| large.bytes as usize);
             let bytes = entry.key.len() + large.unwrap_or(entry.update.inline_bytes());
-            view.buffers[0].touch(start, first, last, bytes as u64);
+            view.buffers[0].touch(starts, first, last, bytes as u64);
             let pins = &*self.core.snapshots;
             view.buffers[0].memtable.insert(entry.key, entry.update, self.seqno, pins);
             if !touched.contains(&id) {

@@ -35,6 +35,8 @@ marks! {
     LogWentOnElsewhere,
     /// The log ended before a record whose large value is missing.
     LogCutAtLargeValue,
+    /// One of several logs was cut because a write before is missing in another.
+    LogCutAtGap,
     /// A recovery replaced the empty segment made by the previous one.
     LogEmptySegmentReplaced,
     /// A log file too short for a block was removed.

@@ -20,7 +20,8 @@ use crate::admission::headroom::Headroom;
 use crate::admission::pacing::Pacer;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
-use crate::log::{Log, LogTail};
+use crate::base::logs::{LogPosition, PerLog};
+use crate::log::{LogTail, Logs};
 use crate::options::keyspace::Durability;
 use crate::records::RecordCache;
 use crate::runtime::clock::Clock;
@@ -54,7 +55,7 @@ pub struct Core {
     pub records: Arc<RecordCache>,
     pub read_only: bool,
     /// Set once recovery has replayed it; never when read-only.
-    pub log: OnceLock<Arc<Log>>,
+    pub log: OnceLock<Logs>,
     pub clock: Clock,
     pub durability: Durability,
     pub workers: Workers,
@@ -96,10 +97,22 @@ pub struct CommitState<T = LogTail> {
     pub next_seqno: SeqNo,
     pub next_ticket: u64,
     pub totals: CommitTotals,
-    /// `None` when read-only or closed.
+    /// The tail of a single log; `None` when read-only or closed, or with several logs.
     pub tail: Option<T>,
-    /// The end of the log at the open; final when read-only.
-    pub opened_end: Lsn,
+    /// The end of each log at the open; final when read-only.
+    pub opened_ends: PerLog<Lsn>,
+    /// With several logs, a position in each before which no later record is placed: the start of
+    /// the last one that was, or its end at a later checkpoint.
+    pub starts: PerLog<LogPosition>,
+}
+
+/// Where a commit ends in the order of all writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogEnd {
+    /// With one log: the end of its record.
+    Position(Lsn),
+    /// With several logs: its last seqno.
+    Write(SeqNo),
 }
 
 /// Totals of commits since open.
@@ -240,10 +253,33 @@ impl Core {
     /// Makes every commit so far durable.
     pub fn sync(&self) -> Result<()> {
         self.check_write()?;
-        let Some(log) = self.log.get() else { return Ok(()) };
-        let target = log.written();
-        let synced = log.sync_through_after(target, || self.sync_large_values());
-        synced.map_err(|error| self.health.stop(error))
+        self.sync_logs(None).map_err(|error| self.health.stop(error))
+    }
+
+    /// Makes the logs those that commits write to, with the tail of a single one.
+    pub fn begin_logs(&self, tail: Option<LogTail>, logs: Logs) {
+        let logs = if self.stepped { logs.in_turns() } else { logs };
+        let mut commit = self.commit.lock();
+        commit.starts = logs.begins();
+        commit.tail = tail;
+        let _ = self.log.set(logs);
+    }
+
+    /// Makes the writes up to `end` durable; all so far if there is no end.
+    pub fn sync_logs(&self, end: Option<LogEnd>) -> Result<()> {
+        let Some(logs) = self.log.get() else { return Ok(()) };
+        let last = || SeqNo(self.commit.lock().next_seqno.0 - 1);
+        let all = || match logs.is_single() {
+            true => LogEnd::Position(logs.first().written()),
+            // A block that was sealed has to be synced too, and has no seqno.
+            false => LogEnd::Write(SeqNo::MAX),
+        };
+        match end.unwrap_or_else(all) {
+            LogEnd::Position(lsn) => {
+                logs.first().sync_through_after(lsn, || self.sync_large_values())
+            }
+            LogEnd::Write(seqno) => logs.sync_several(seqno, last, || self.sync_large_values()),
+        }
     }
 
     /// Makes large values durable before the log that refers to them. Called by the leader of a log

@@ -22,10 +22,11 @@ use super::Storage;
 use crate::base::error::{Error, Result};
 #[cfg(any(test, feature = "internals"))]
 use crate::base::ids::Extent;
+use crate::base::logs::LogMark;
 use crate::runtime::coverage::{Mark, mark};
 use crate::storage::block::BLOCK_PAYLOAD_BYTES;
 use crate::storage::data_file::catalog::{self, Catalog};
-use crate::storage::data_file::superblock::{CatalogLocation, LogMark, Superblock, Superblocks};
+use crate::storage::data_file::superblock::{CatalogLocation, Superblock, Superblocks};
 
 impl Storage {
     /// The superblock that is durable now.

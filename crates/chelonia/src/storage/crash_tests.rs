@@ -7,10 +7,10 @@
 use super::*;
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::limits::BLOCK_BYTES;
+use crate::base::logs::{LogMark, LogPosition, PerLog};
 use crate::base::stream::LargeRef;
 use crate::runtime::rng::Rng;
 use crate::storage::data_file::catalog::CatalogEntry;
-use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::crash::CrashDirectory;
 use crate::storage::io::crash::Survivors;
 use crate::storage::io::memory::MemoryDirectory;
@@ -42,7 +42,8 @@ fn value_of(round: u8) -> Vec<u8> {
 fn work(storage: &Storage, round: u8, old: Option<Extent>) -> Result<LargeRef> {
     let reference = storage.write_large(&value_of(round))?;
     let lsn = Lsn(u64::from(round));
-    let log = LogMark { lsn, chain: 0, durable: lsn, seqno: SeqNo(u64::from(round)) };
+    let begin = PerLog::one(LogPosition { lsn, chain: 0 });
+    let log = LogMark { begin, durable: PerLog::one(lsn), seqno: SeqNo(u64::from(round)) };
     storage.checkpoint(&catalog_of(round, &reference), log)?;
     if let Some(old) = old {
         storage.free(old)?;
@@ -61,7 +62,7 @@ fn check(opened: &Opened) -> (u8, Option<Extent>) {
     let reference = LargeRef::decode(&mut decoder).unwrap();
     opened.storage.mark_used(reference.extent).unwrap();
     assert_eq!(opened.storage.read_large(&reference).unwrap(), value_of(entry.engine));
-    assert_eq!(opened.superblock.log.lsn, Lsn(u64::from(entry.engine)));
+    assert_eq!(opened.superblock.log.begin[0].lsn, Lsn(u64::from(entry.engine)));
     (entry.engine, Some(reference.extent))
 }
 

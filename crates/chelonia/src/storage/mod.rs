@@ -467,7 +467,7 @@ fn open_locked(
 
 fn superblocks_of(found: Found) -> Result<Superblocks> {
     match found {
-        Found::Database(superblocks) => Ok(superblocks),
+        Found::Database(superblocks) => Ok(*superblocks),
         Found::Unfinished => {
             let text = "there is no database: its creation did not finish";
             Err(Error::new(ErrorKind::NotFound, text))

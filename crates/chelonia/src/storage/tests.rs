@@ -3,12 +3,12 @@
 use super::*;
 use crate::base::ids::{BlockNo, KeyspaceId, Lsn, SeqNo};
 use crate::base::limits::{BLOCK_BYTES, LARGE_VALUE_BYTES_MIN, SLAB_BYTES, VALUE_BYTES_MAX};
+use crate::base::logs::{LogMark, LogPosition, PerLog};
 use crate::base::stream::LargeRef;
 use crate::memory::budget::Use;
 use crate::runtime::rng::Rng;
 use crate::storage::data_file::BlockWrite;
 use crate::storage::data_file::catalog::CatalogEntry;
-use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::fault::{Call, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::storage::quota::UNLIMITED;
@@ -28,7 +28,8 @@ fn catalog_with(root: &[u8]) -> Catalog {
 }
 
 fn log(lsn: u64) -> LogMark {
-    LogMark { lsn: Lsn(lsn), chain: 7, durable: Lsn(lsn + 1), seqno: SeqNo(lsn) }
+    let begin = PerLog::one(LogPosition { lsn: Lsn(lsn), chain: 7 });
+    LogMark { begin, durable: PerLog::one(Lsn(lsn + 1)), seqno: SeqNo(lsn) }
 }
 
 fn blocks_of(seed: u64, count: usize) -> Vec<u8> {

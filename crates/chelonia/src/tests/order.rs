@@ -270,7 +270,7 @@ fn segments_are_written_through_only_for_commits_that_wait_for_a_sync() {
     for (level, is_written_through) in [(Durability::Process, false), (Durability::Sync, true)] {
         let (database, plan) = super::open_faulty(&MemoryDirectory::new());
         let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-        let log = Arc::clone(database.handle.core().log.get().unwrap());
+        let log = Arc::clone(database.handle.core().log.get().unwrap().first());
         let counts = || (plan.calls_on(Call::Write, "log-"), log.stats().segments_prepared);
         let before = counts();
         for number in 0..300_u32 {

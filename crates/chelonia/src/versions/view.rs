@@ -7,9 +7,9 @@ use crate::base::bytes::Value;
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
+use crate::base::logs::{LogPosition, PerLog, Starts};
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::engine::{self, Answer, Found, Progress};
-use crate::log::LogPosition;
 use crate::memory::epoch::Guard;
 use crate::memtable::{Lookup, Memtable};
 use crate::merge::{Merge, Tombstones};
@@ -38,8 +38,8 @@ struct Commits {
 /// The first commit of a memtable.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstCommit {
-    /// Start of its record in the log.
-    pub position: LogPosition,
+    /// Where replay of it and all later ones begins.
+    pub positions: PerLog<LogPosition>,
     /// The seqno of the record's first entry.
     pub seqno: SeqNo,
 }
@@ -58,9 +58,9 @@ impl Buffer {
 
     /// Records that a commit will write `bytes` bytes of keys and values here. Called under the
     /// commit lock.
-    pub fn touch(&self, position: LogPosition, first: SeqNo, last: SeqNo, bytes: u64) {
+    pub fn touch(&self, starts: Starts<'_>, first: SeqNo, last: SeqNo, bytes: u64) {
         let commits = &*self.commits;
-        commits.first.get_or_init(|| FirstCommit { position, seqno: first });
+        commits.first.get_or_init(|| FirstCommit { positions: starts.positions(), seqno: first });
         commits.last.store(last.0, Ordering::Relaxed);
         let bytes = commits.update_bytes.load(Ordering::Relaxed) + bytes;
         commits.update_bytes.store(bytes, Ordering::Relaxed);

@@ -17,18 +17,19 @@
 //! stops all writes, the commit is visible, and its durability is known after the reopen.
 
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{Lsn, SeqNo};
+use crate::base::ids::SeqNo;
 use crate::base::limits::{BATCH_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use crate::base::stream::LargeRef;
 use crate::disk_full::accept::SpaceNeeds;
+use crate::log::Numbers;
 use crate::memory::epoch::Guard;
 use crate::options::commit::{CommitOptions, Deadline};
 use crate::options::keyspace::Durability;
 use crate::runtime::sync::{Arc, Ordering};
-use crate::state::core::Core;
+use crate::state::core::{Core, LogEnd};
 use crate::state::keyspace::KeyspaceCore;
 use crate::versions::view::{Buffer, View};
-use crate::write::payload::{Payload, RECORD_BYTES_KEPT};
+use crate::write::payload::{Front, Payload, RECORD_BYTES_KEPT};
 use crate::write::pipeline::{Entries, Pipeline, Place};
 use crate::write::writes::{Writes, counted_bytes, large_bytes};
 
@@ -81,6 +82,12 @@ impl<'a, W: Writes<'a>> Entries for CommitEntries<'_, W> {
     }
 
     #[inline]
+    fn numbered(&mut self, numbers: Numbers) -> &[u8] {
+        self.payload.number(numbers);
+        self.payload.bytes()
+    }
+
+    #[inline]
     fn prepare(&mut self) -> Result<()> {
         self.core.check_write()?;
         for keyspace in self.keyspaces {
@@ -91,7 +98,7 @@ impl<'a, W: Writes<'a>> Entries for CommitEntries<'_, W> {
     }
 
     #[inline]
-    fn placed(&mut self, place: Place) {
+    fn placed(&mut self, place: Place<'_>) {
         if self.core.log.get().is_some_and(|log| log.wants_segment()) {
             self.core.signals.wake_log();
         }
@@ -101,7 +108,7 @@ impl<'a, W: Writes<'a>> Entries for CommitEntries<'_, W> {
             all => Views::Many(all.iter().map(|one| one.view.load(self.guard)).collect()),
         };
         for (index, bytes) in self.bytes.iter().enumerate() {
-            self.views.active(index).touch(place.start, place.first, place.last, *bytes);
+            self.views.active(index).touch(place.starts, place.first, place.last, *bytes);
         }
     }
 
@@ -157,6 +164,10 @@ impl Core {
         self.storage.budget().make_ready(bytes)?;
         let large = self.write_large_values(writes)?;
         drop(pending_large);
+        let front = match self.log.get() {
+            Some(logs) if !logs.is_single() => Front::Numbers,
+            _ => Front::Empty,
+        };
         let guard;
         let mut payload = if bytes <= RECORD_BYTES_KEPT {
             guard = self.storage.epochs().pin();
@@ -166,10 +177,10 @@ impl Core {
                 // The prefetch overlaps with encoding the record and appending it to the log.
                 keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
             }
-            Payload::small(keyspaces, writes, &large)
+            Payload::small(keyspaces, writes, &large, front)
         } else {
             let budget = self.storage.budget();
-            let payload = Payload::large(keyspaces, writes, &large, budget);
+            let payload = Payload::large(keyspaces, writes, &large, front, budget);
             // Caches give up nothing while this thread has a guard.
             budget.make_room_for(growth);
             guard = self.storage.epochs().pin();
@@ -194,7 +205,7 @@ impl Core {
         (payload, large): (&mut Payload, &[LargeRef]),
         mut guard: Guard,
         deadline: Deadline,
-    ) -> Result<Lsn> {
+    ) -> Result<LogEnd> {
         let mut attempt = 0;
         let error = loop {
             let placed = self.commit_record(keyspaces, writes, payload, large, &guard);
@@ -232,11 +243,13 @@ impl Core {
         payload: &mut Payload,
         large: &[LargeRef],
         guard: &Guard,
-    ) -> Result<Lsn> {
-        let Some(log) = self.log.get() else {
+    ) -> Result<LogEnd> {
+        let Some(logs) = self.log.get() else {
             return Err(Error::internal("a writable database has no log"));
         };
-        let hash = log.payload_hash(payload.bytes());
+        // In one of several logs the record is not complete yet.
+        let is_single = logs.is_single();
+        let hash = if is_single { logs.first().payload_hash(payload.bytes()) } else { 0 };
         // Bytes per keyspace. Nearly every commit has one: no allocation for it.
         let (mut one, mut many) = ([0], Vec::new());
         let bytes: &mut [u64] = if keyspaces.len() == 1 {
@@ -264,7 +277,10 @@ impl Core {
         };
         let pipeline =
             Pipeline { order: &self.commit, visibility: &self.visibility, health: &self.health };
-        pipeline.commit(&mut commit)
+        if is_single {
+            return pipeline.commit(&mut commit).map(LogEnd::Position);
+        }
+        pipeline.commit_to(logs.own_tail(), &mut commit).map(LogEnd::Write)
     }
 
     /// Writes the large values of a commit to extents of their own, in order; all or none.
@@ -290,11 +306,10 @@ impl Core {
     }
 
     /// Step 6.
-    fn sync_through(&self, lsn: Lsn) -> Result<()> {
-        let Some(log) = self.log.get() else { return Ok(()) };
-        log.expect_syncs();
-        let synced = log.sync_through_after(lsn, || self.sync_large_values());
-        synced.map_err(|error| self.health.stop(error))
+    fn sync_through(&self, end: LogEnd) -> Result<()> {
+        let Some(logs) = self.log.get() else { return Ok(()) };
+        logs.expect_syncs();
+        self.sync_logs(Some(end)).map_err(|error| self.health.stop(error))
     }
 
     /// Does or requests the background work that is due after a commit.

@@ -2,6 +2,7 @@
 
 use crate::base::codec::Sink;
 use crate::base::stream::LargeRef;
+use crate::log::{NUMBERS_BYTES, Numbers};
 use crate::memory::budget::{Budget, Charge, Use};
 use crate::memory::pages::PageBuffer;
 use crate::runtime::sync::{Arc, thread_local};
@@ -19,6 +20,24 @@ thread_local! {
 /// the budget while it exists.
 pub const RECORD_BYTES_KEPT: u64 = 64 << 10;
 
+/// The front of a record, before its entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Front {
+    /// None: the database has one log.
+    Empty,
+    /// Space for the seqnos, known when the record gets its place.
+    Numbers,
+}
+
+impl Front {
+    #[inline]
+    fn begin(self, out: &mut impl Sink) {
+        if self == Front::Numbers {
+            out.put(&[0; NUMBERS_BYTES]);
+        }
+    }
+}
+
 /// The log record of a commit.
 pub enum Payload {
     Small(Vec<u8>),
@@ -35,10 +54,12 @@ impl Payload {
         keyspaces: &[&Arc<KeyspaceCore>],
         writes: impl Writes<'a>,
         large: &[LargeRef],
+        front: Front,
     ) -> Self {
         // Thread-local memory is gone when destructors of an ending thread commit something.
         let mut bytes = RECORD.try_with(Cell::take).unwrap_or_default();
         bytes.clear();
+        front.begin(&mut bytes);
         encode(&mut bytes, keyspaces, writes, large);
         Payload::Small(bytes)
     }
@@ -48,9 +69,11 @@ impl Payload {
         keyspaces: &[&Arc<KeyspaceCore>],
         writes: impl Writes<'a>,
         large: &[LargeRef],
+        front: Front,
         budget: &Arc<Budget>,
     ) -> Self {
         let mut bytes = PageBuffer::new();
+        front.begin(&mut bytes);
         encode(&mut bytes, keyspaces, writes, large);
         let _charge = budget.charge(Use::Log, bytes.capacity() as u64);
         Payload::Large { bytes, _charge }
@@ -62,6 +85,16 @@ impl Payload {
         match self {
             Payload::Small(bytes) => bytes,
             Payload::Large { bytes, .. } => bytes.as_slice(),
+        }
+    }
+
+    /// Writes the seqnos at the front of the record.
+    #[inline]
+    pub fn number(&mut self, numbers: Numbers) {
+        let numbers = numbers.encode();
+        match self {
+            Payload::Small(bytes) => bytes[..NUMBERS_BYTES].copy_from_slice(&numbers),
+            Payload::Large { bytes, .. } => bytes.overwrite_front(&numbers),
         }
     }
 

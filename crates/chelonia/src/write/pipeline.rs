@@ -6,6 +6,9 @@
 //!   no lock                                complete    visible in the order of the tickets
 //! ```
 //!
+//! Where threads have logs of their own, the append is done without the commit lock
+//! (`pipeline/own_log.rs`).
+//!
 //! The pipeline knows no keyspace and no file: [`Tail`] is the log's end, [`Entries`] is what a
 //! commit does at each step.
 //!
@@ -16,7 +19,8 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Lsn, SeqNo};
-use crate::log::{LogPosition, LogTail};
+use crate::base::logs::{LogPosition, Starts};
+use crate::log::{LogTail, Numbers};
 use crate::runtime::sync::Mutex;
 use crate::state::core::CommitState;
 use crate::state::health::Health;
@@ -30,6 +34,15 @@ pub trait Tail {
     /// Appends a record with this hash; returns where it ends. After `NoSpace` and the like nothing
     /// was appended.
     fn append(&mut self, record: &[u8], hash: u64) -> Result<LogPosition>;
+
+    /// The hash of a record that is complete only now.
+    fn hash(&self, record: &[u8]) -> u64;
+
+    /// Makes space for a record of `bytes` bytes; `NoSpace` and the like change nothing.
+    fn make_space(&mut self, bytes: usize) -> Result<()>;
+
+    /// True if no append fails for lack of space once it was made.
+    fn is_space_sure(&self) -> bool;
 }
 
 impl Tail for LogTail {
@@ -42,13 +55,28 @@ impl Tail for LogTail {
     fn append(&mut self, record: &[u8], hash: u64) -> Result<LogPosition> {
         self.append(record, hash)
     }
+
+    #[inline]
+    fn hash(&self, record: &[u8]) -> u64 {
+        self.payload_hash(record)
+    }
+
+    #[inline]
+    fn make_space(&mut self, bytes: usize) -> Result<()> {
+        self.make_space(bytes)
+    }
+
+    #[inline]
+    fn is_space_sure(&self) -> bool {
+        self.is_mapped()
+    }
 }
 
 /// Where a commit is in the log and in the order of all writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
-    /// The beginning of its record.
-    pub start: LogPosition,
+pub struct Place<'a> {
+    /// Where a reader of its record, and of all after it, begins.
+    pub starts: Starts<'a>,
     /// The seqnos of its first and last entry.
     pub first: SeqNo,
     pub last: SeqNo,
@@ -65,11 +93,15 @@ pub trait Entries {
     /// The log record and its hash.
     fn record(&self) -> (&[u8], u64);
 
+    /// The log record in one of several logs, which begins with these seqnos. May be called again
+    /// with others.
+    fn numbered(&mut self, numbers: Numbers) -> &[u8];
+
     /// Called first, under the commit lock. An error ends the commit; it has changed nothing.
     fn prepare(&mut self) -> Result<()>;
 
     /// Called under the commit lock once the record is in the log.
-    fn placed(&mut self, place: Place);
+    fn placed(&mut self, place: Place<'_>);
 
     /// Inserts the entries, with consecutive seqnos from that of [`Entries::placed`] on. A panic
     /// stops all writes.
@@ -112,7 +144,7 @@ impl<T: Tail, const TICKETS: u64> Pipeline<'_, T, TICKETS> {
         debug_assert!(end.lsn > start.lsn, "a record has a length");
         let (first, ticket) = (*next_seqno, *next_ticket);
         let last = SeqNo(first.0 + entries.count() as u64 - 1);
-        entries.placed(Place { start, first, last });
+        entries.placed(Place { starts: Starts::One(start), first, last });
         *next_ticket += 1;
         *next_seqno = last.next();
         totals.commits += 1;
@@ -135,5 +167,6 @@ impl<T: Tail, const TICKETS: u64> Drop for Unfinished<'_, '_, T, TICKETS> {
     }
 }
 
+mod own_log;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@ mod hostile_sizes;
 mod key_only;
 mod keyspaces;
 mod log_space;
+mod logs;
 mod long_keys;
 mod memory;
 mod privacy;

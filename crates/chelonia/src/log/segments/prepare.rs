@@ -3,8 +3,9 @@
 use super::{MappedSegment, Segment, Segments};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, index};
-use crate::log::slots::{slot_name, unused_slot};
+use crate::base::logs::LogPosition;
+use crate::log::format::{SegmentHeader, block_of, block_start, index};
+use crate::log::slots::unused_slot;
 use crate::memory::budget::Use;
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{MutexGuard, Ordering};
@@ -116,7 +117,7 @@ impl Segments {
             state.slots.insert(slot);
             slot
         };
-        let made = self.dir.open(&slot_name(slot), OpenMode::CreateNew, Access::Buffered);
+        let made = self.dir.open(&self.log.name(slot), OpenMode::CreateNew, Access::Buffered);
         match made.and_then(|file| file.allocate(0, self.bytes_first).map(|()| file)) {
             Ok(file) => {
                 let blocks = self.bytes_first / BLOCK_BYTES_U64 - 1;
@@ -218,7 +219,7 @@ impl Segments {
         recycled: bool,
         header: &SegmentHeader,
     ) -> Result<(Segment, MappedSegment)> {
-        let name = slot_name(slot);
+        let name = self.log.name(slot);
         let bytes = (header.blocks + 1) * BLOCK_BYTES_U64;
         let mode = if recycled { OpenMode::Write } else { OpenMode::CreateNew };
         let file = self.dir.open(&name, mode, Access::Buffered)?;
@@ -229,7 +230,7 @@ impl Segments {
             self.syncs_expected.store(false, Ordering::Relaxed);
         }
         // Old blocks are not cleared: that would double the bytes written by the log.
-        file.write_at(&header.encode(self.salt), 0)?;
+        file.write_at(&header.encode(self.log.salt()), 0)?;
         file.sync()?;
         if !recycled {
             self.dir.sync()?;

@@ -177,12 +177,13 @@ fn a_cut_by_the_receiver_is_held_to_the_same_mark() {
     for stop in 0..sample.written.len() {
         let dir: Arc<dyn Directory> = Arc::new(MemoryDirectory::from_files(sample.files.clone()));
         let mut seen = 0;
-        let mut replay = |_: LogPosition, _: &[u8], _: LogPosition| {
+        let mut replay = |_: LogPosition, _: &[u8]| {
             seen += 1;
             Ok(if seen > stop { Replay::Cut } else { Replay::Continue })
         };
         let (from, durable) = (LogPosition::START, Lsn(0));
-        let result = Log::recover(&dir, &small(), from, durable, LogMode::ReadWrite, &mut replay);
+        let mode = LogMode::ReadWrite;
+        let result = recover_log(&dir, &small(), from, durable, mode, &mut replay);
         if stop < 6 {
             assert_eq!(result.err().unwrap().kind(), ErrorKind::Corrupt);
             continue;
@@ -235,7 +236,7 @@ fn a_missing_log_is_reported() {
         assert_eq!(error.kind(), ErrorKind::Corrupt);
     }
     let mut other = small();
-    other.salt = 1;
+    other.identity = LogIdentity::new(0, 1);
     let error = recover(&there, &other, LogPosition::START, Lsn(0), LogMode::ReadWrite).err();
     assert_eq!(error.unwrap().kind(), ErrorKind::Corrupt);
 }

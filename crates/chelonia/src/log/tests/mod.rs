@@ -5,13 +5,16 @@ mod boundaries;
 mod crash;
 mod damage;
 mod refused;
+mod several;
 mod sim;
 mod verify;
 
-use super::recover::Recovered;
-use super::{Log, LogMode, LogOptions, LogPosition, LogTail, Replay};
+use super::recover::{Recovered, Recovery};
+use super::slots::LogIdentity;
+use super::{Log, LogMode, LogOptions, LogTail, Replay};
 use crate::base::error::Result;
 use crate::base::ids::Lsn;
+use crate::base::logs::LogPosition;
 use crate::memory::budget::Budget;
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;
@@ -21,7 +24,7 @@ const SALT: u64 = 0x5eed;
 
 fn options(first: u64, max: u64) -> LogOptions {
     LogOptions {
-        salt: SALT,
+        identity: LogIdentity::new(0, SALT),
         segment_bytes_first: first,
         segment_bytes_max: max,
         budget: Budget::new(64 << 20),
@@ -70,14 +73,35 @@ fn recover(
     mode: LogMode,
 ) -> Result<(Records, Recovered)> {
     let mut records = Records::new();
-    let mut last_end = from;
-    let recovered = Log::recover(dir, options, from, durable, mode, &mut |start, bytes, end| {
-        assert!(start >= last_end && end > start && start.chain == last_end.chain);
-        last_end = end;
+    let mut last = None;
+    let recovered = recover_log(dir, options, from, durable, mode, &mut |start, bytes| {
+        assert!(start >= from && last.is_none_or(|last| start > last));
+        last = Some(start);
         records.push((start, bytes.to_vec()));
         Ok(Replay::Continue)
     })?;
     Ok((records, recovered))
+}
+
+/// Recovers one log, and passes each record and its start to `replay`.
+fn recover_log(
+    dir: &Arc<dyn Directory>,
+    options: &LogOptions,
+    from: LogPosition,
+    durable: Lsn,
+    mode: LogMode,
+    replay: &mut dyn FnMut(LogPosition, &[u8]) -> Result<Replay>,
+) -> Result<Recovered> {
+    let mut read = Recovery::begin(dir, options.identity, from, mode)?;
+    while let Some(start) = read.peek()? {
+        if replay(start, read.payload())? == Replay::Cut {
+            read.cut("a record refers to missing data")?;
+        } else {
+            read.accept();
+        }
+    }
+    let judged = read.judge(durable)?;
+    read.finish(options, &judged)
 }
 
 fn payloads(records: Records) -> Vec<Vec<u8>> {

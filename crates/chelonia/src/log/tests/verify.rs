@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::logs::{LogMark, PerLog};
+use crate::log::Logs;
 use crate::log::verify::{LogVerified, ReadBack};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::storage::io::{Access, OpenMode};
@@ -24,10 +26,17 @@ fn verify(memory: &MemoryDirectory, upto: Lsn) -> (usize, usize, LogVerified) {
     let (mut records, mut whole_records) = (0, 0);
     let mut check = |record: ReadBack<'_>| {
         records += 1;
-        whole_records += usize::from(record.is_first_part);
+        whole_records += usize::from(record.seqnos_known);
         Ok(())
     };
-    let verified = Log::verify(memory, SALT, LogPosition::START, upto, &mut check).unwrap();
+    let verified = Logs::verify(
+        memory,
+        SALT,
+        &PerLog::one(LogPosition::START),
+        &PerLog::one(upto),
+        &mut check,
+    );
+    let verified = verified.unwrap();
     (records, whole_records, verified)
 }
 
@@ -113,8 +122,9 @@ fn a_mark_that_no_log_reaches_keeps_nobody_busy() {
     };
     // A forged superblock: more blocks than can be visited lie between the log and the forged
     // position.
-    let said = Lsn(u64::MAX / 2);
-    let found = Log::salvage(&memory, SALT, LogPosition::START, said, &mut take).unwrap();
+    let durable = PerLog::one(Lsn(u64::MAX / 2));
+    let mark = LogMark { durable, ..LogMark::default() };
+    let found = Logs::salvage(&memory, SALT, &mark, &mut take).unwrap();
     // The position where the log ends is reported too.
     assert_eq!(found.damage.len(), 2, "{:?}", found.damage);
     assert!(taken + 7 > records && taken < records, "{taken} of {records}");

@@ -21,7 +21,9 @@
 //!     88    8  Lsn up to which the log is known to be durable
 //!     96    8  last seqno before the log position
 //!    104    8  blocks that the file has at least
-//!    112 3984  zeros
+//!    112    4  further logs: 0 to 15
+//!    116   20  of each: chain (4), log position (8), Lsn up to which it is known to be durable (8)
+//!      . ....  zeros
 //! ```
 //!
 //! The first 24 bytes and the rule of the checksum are the same in every format, so that an older
@@ -51,7 +53,8 @@ use crate::base::checksum::{checksum, identity};
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation, Lsn, SeqNo};
-use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64, LOGS_MAX};
+use crate::base::logs::{LogMark, LogPosition, PerLog};
 use crate::runtime::coverage::{Mark, mark};
 use crate::storage::block::{BLOCK_PAYLOAD_BYTES, DATA_FILE};
 use crate::storage::io::{AlignedBuffer, File};
@@ -59,8 +62,11 @@ use crate::storage::io::{AlignedBuffer, File};
 /// The format this build reads and writes.
 pub const FORMAT: u32 = 1;
 
+/// The feature of a database with several logs.
+const FEATURE_LOGS: u64 = 1;
+
 /// The feature bits this build knows.
-pub const FEATURES: u64 = 0;
+pub const FEATURES: u64 = FEATURE_LOGS;
 
 /// How many copies of the superblock there are, each one block, at the start of the file.
 pub const COPIES: usize = 2;
@@ -96,7 +102,10 @@ const LOG_LSN_AT: usize = 80;
 const LOG_DURABLE_AT: usize = 88;
 const SEQNO_AT: usize = 96;
 const FILE_BLOCKS_AT: usize = 104;
-const CONTENT_END: usize = 112;
+const FURTHER_LOGS_AT: usize = 112;
+const FURTHER_LOG_AT: usize = 116;
+const FURTHER_LOG_BYTES: usize = 20;
+const CONTENT_END: usize = FURTHER_LOG_AT + (LOGS_MAX - 1) * FURTHER_LOG_BYTES;
 
 const _: () = assert!(CONTENT_END <= crate::base::limits::SECTOR_BYTES);
 
@@ -128,19 +137,6 @@ pub struct CatalogLocation {
     pub bytes: u32,
 }
 
-/// The start of the log and the position up to which it is known to be durable.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct LogMark {
-    /// Replay starts here: every keyspace has absorbed everything before it.
-    pub lsn: Lsn,
-    /// The chain value at `lsn`, which the first block read there must continue.
-    pub chain: u32,
-    /// The log is known to be durable up to here: damage before is corruption, not a torn tail.
-    pub durable: Lsn,
-    /// The last seqno before `lsn`.
-    pub seqno: SeqNo,
-}
-
 /// The content of a superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
@@ -152,7 +148,7 @@ pub struct Superblock {
     pub opens: u32,
     /// The catalog, if one was ever written.
     pub catalog: Option<CatalogLocation>,
-    /// The log.
+    /// The logs.
     pub log: LogMark,
     /// The minimum length of the file in blocks.
     pub file_blocks: u64,
@@ -162,7 +158,7 @@ pub struct Superblock {
 #[derive(Debug)]
 pub enum Found {
     /// A database.
-    Database(Superblocks),
+    Database(Box<Superblocks>),
     /// A file whose creation did not finish; it never held data.
     Unfinished,
 }
@@ -196,7 +192,7 @@ impl Superblock {
         put(MAGIC_AT, &MAGIC);
         put(FORMAT_AT, &FORMAT.to_le_bytes());
         put(COPY_AT, &copy_number(copy).to_le_bytes());
-        put(FEATURES_AT, &FEATURES.to_le_bytes());
+        put(FEATURES_AT, &self.features().to_le_bytes());
         put(SALT_AT, &self.salt.to_le_bytes());
         put(GENERATION_AT, &self.generation.to_le_bytes());
         put(OPENS_AT, &self.opens.to_le_bytes());
@@ -206,14 +202,29 @@ impl Superblock {
             put(CATALOG_GENERATION_AT, &catalog.generation.0.to_le_bytes());
             put(CATALOG_BYTES_AT, &catalog.bytes.to_le_bytes());
         }
-        put(LOG_CHAIN_AT, &self.log.chain.to_le_bytes());
-        put(LOG_LSN_AT, &self.log.lsn.0.to_le_bytes());
-        put(LOG_DURABLE_AT, &self.log.durable.0.to_le_bytes());
+        let mut logs = self.log.begin.iter().zip(self.log.durable.iter());
+        if let Some((begin, durable)) = logs.next() {
+            put(LOG_CHAIN_AT, &begin.chain.to_le_bytes());
+            put(LOG_LSN_AT, &begin.lsn.0.to_le_bytes());
+            put(LOG_DURABLE_AT, &durable.0.to_le_bytes());
+        }
+        put(FURTHER_LOGS_AT, &further_logs(&self.log).to_le_bytes());
+        for (number, (begin, durable)) in logs.enumerate() {
+            let at = FURTHER_LOG_AT + number * FURTHER_LOG_BYTES;
+            put(at, &begin.chain.to_le_bytes());
+            put(at + 4, &begin.lsn.0.to_le_bytes());
+            put(at + 12, &durable.0.to_le_bytes());
+        }
         put(SEQNO_AT, &self.log.seqno.0.to_le_bytes());
         put(FILE_BLOCKS_AT, &self.file_blocks.to_le_bytes());
         let sum = checksum(&block[MAGIC_AT..], copy_seed(copy)).to_le_bytes();
         block[CHECKSUM_AT..MAGIC_AT].copy_from_slice(&sum);
         block
+    }
+
+    /// The feature bits of this database.
+    fn features(&self) -> u64 {
+        if self.log.begin.len() > 1 { FEATURE_LOGS } else { 0 }
     }
 
     /// Decodes the block that should hold copy number `copy`.
@@ -253,17 +264,25 @@ impl Superblock {
             generation: Generation(decoder.u64()?),
             bytes: decoder.u32()?,
         };
-        let chain = decoder.u32()?;
-        let lsn = Lsn(decoder.u64()?);
-        let (durable, seqno) = (Lsn(decoder.u64()?), SeqNo(decoder.u64()?));
+        let mut logs = vec![decode_log(&mut decoder)?];
+        let seqno = SeqNo(decoder.u64()?);
         let file_blocks = decoder.u64()?;
-        if decoder.take(BLOCK_BYTES - CONTENT_END)?.iter().any(|byte| *byte != 0) {
+        let further = decoder.u32()? as usize;
+        if further >= LOGS_MAX || (further > 0) != (features & FEATURE_LOGS != 0) {
+            return Err(decoder.damaged("invalid number of logs"));
+        }
+        for _ in 0..further {
+            logs.push(decode_log(&mut decoder)?);
+        }
+        let content = FURTHER_LOG_AT + further * FURTHER_LOG_BYTES;
+        if decoder.take(BLOCK_BYTES - content)?.iter().any(|byte| *byte != 0) {
             return Err(decoder.damaged("reserved bytes are not zero"));
         }
-        let counters = [generation, lsn.0, durable.0, seqno.0];
+        let positions = logs.iter().flat_map(|(begin, durable)| [begin.lsn.0, durable.0]);
+        let mut counters = positions.chain([generation, seqno.0]);
         if opens > OPENS_MAX
             || !(FIRST_BLOCK..=FILE_BLOCKS_MAX).contains(&file_blocks)
-            || counters.iter().any(|counter| *counter > COUNTER_MAX)
+            || counters.any(|counter| counter > COUNTER_MAX)
         {
             return Err(decoder.damaged("number exceeds its limit"));
         }
@@ -271,9 +290,21 @@ impl Superblock {
         if !location_is_sound(&location, file_blocks) {
             return Err(decoder.damaged("invalid catalog location"));
         }
-        let log = LogMark { lsn, chain, durable, seqno };
+        let begin = PerLog::collect(logs.iter().map(|(begin, _)| *begin));
+        let durable = PerLog::collect(logs.iter().map(|(_, durable)| *durable));
+        let log = LogMark { begin, durable, seqno };
         Ok(Self { salt, generation, opens, catalog, log, file_blocks })
     }
+}
+
+/// Decodes where replay begins in a log, and how far it is durable.
+fn decode_log(decoder: &mut Decoder<'_>) -> Result<(LogPosition, Lsn)> {
+    let (chain, lsn) = (decoder.u32()?, Lsn(decoder.u64()?));
+    Ok((LogPosition { lsn, chain }, Lsn(decoder.u64()?)))
+}
+
+fn further_logs(log: &LogMark) -> u32 {
+    u32::try_from(log.begin.len() - 1).unwrap_or(0)
 }
 
 /// True if there is no catalog, or it lies within the file and its length fits its blocks.
@@ -341,7 +372,7 @@ impl Superblocks {
             [Err(_), Ok(current)] => Self::with_damaged_copy(current, 0),
             [Err(error), Err(_)] => return Self::explain_damage(&blocks, size, error),
         };
-        Ok(Found::Database(superblocks))
+        Ok(Found::Database(Box::new(superblocks)))
     }
 
     /// The superblocks if only one copy is valid.

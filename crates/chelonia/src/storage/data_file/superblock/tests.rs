@@ -17,7 +17,11 @@ fn sample() -> Superblock {
             generation: Generation(9),
             bytes: 5_000,
         }),
-        log: LogMark { lsn: Lsn(1 << 40), chain: 3, durable: Lsn(1 << 41), seqno: SeqNo(8) },
+        log: LogMark {
+            begin: PerLog::one(LogPosition { lsn: Lsn(1 << 40), chain: 3 }),
+            durable: PerLog::one(Lsn(1 << 41)),
+            seqno: SeqNo(8),
+        },
         file_blocks: 4,
     }
 }
@@ -32,7 +36,7 @@ fn database() -> (LimitedFile, Superblocks) {
 
 fn read(file: &LimitedFile) -> Result<Superblocks> {
     match Superblocks::read(file)? {
-        Found::Database(superblocks) => Ok(superblocks),
+        Found::Database(superblocks) => Ok(*superblocks),
         Found::Unfinished => Err(Error::new(ErrorKind::NotFound, "unfinished")),
     }
 }
@@ -49,6 +53,8 @@ fn a_superblock_comes_back() {
         assert_eq!(Superblock::decode(&sample().encode(copy), copy).unwrap(), sample());
         let none = Superblock { catalog: None, ..sample() };
         assert_eq!(Superblock::decode(&none.encode(copy), copy).unwrap(), none);
+        let several = with_logs(LOGS_MAX);
+        assert_eq!(Superblock::decode(&several.encode(copy), copy).unwrap(), several);
     }
     let (file, superblocks) = database();
     assert_eq!(read(&file).unwrap().current(), superblocks.current());
@@ -132,6 +138,37 @@ fn the_copy_that_is_not_being_written_is_always_durable() {
         let write = |copy| ("write", copy_offset(copy), BLOCK);
         let (first, then) = (write(damaged), write(1 - damaged));
         assert_eq!(*file.log.lock(), vec![first, ("sync", 0, 0), then, ("sync", 0, 0)]);
+    }
+}
+
+/// The sample, with several logs.
+fn with_logs(count: usize) -> Superblock {
+    let each = || (1..).take(count);
+    let position = |lsn: u32| LogPosition { lsn: Lsn(lsn.into()), chain: lsn };
+    let log = LogMark {
+        begin: PerLog::collect(each().map(position)),
+        durable: PerLog::collect(each().map(|lsn| Lsn(1_000 + u64::from(lsn)))),
+        seqno: SeqNo(8),
+    };
+    Superblock { log, ..sample() }
+}
+
+#[test]
+fn several_logs_are_a_feature_and_their_number_is_checked() {
+    for count in [1, 2, LOGS_MAX] {
+        let mut block = with_logs(count).encode(0);
+        assert_eq!(block[FEATURES_AT], u8::from(count > 1));
+        block[FEATURES_AT] ^= 1;
+        reseal(&mut block, 0);
+        assert_eq!(Superblock::decode(&block, 0).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+    // Fewer than there are, so that bytes follow, and more than there may be.
+    for further in [1, LOGS_MAX] {
+        let mut block = with_logs(4).encode(0);
+        block[FURTHER_LOGS_AT] = u8::try_from(further).unwrap();
+        reseal(&mut block, 0);
+        let decoded = Superblock::decode(&block, 0);
+        assert_eq!(decoded.unwrap_err().kind(), ErrorKind::Corrupt, "{further}");
     }
 }
 
