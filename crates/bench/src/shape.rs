@@ -3,7 +3,7 @@
 
 use crate::failure::{Failure, Result};
 use chelonia::{
-    AutumnOptions, EngineKind, EngineOptions, FilterKind, LevelOptions, SplinterOptions,
+    AutumnOptions, EngineKind, EngineOptions, FilterKind, LevelOptions, LogLayout, SplinterOptions,
     TreelineOptions,
 };
 use clap::{Args, ValueEnum};
@@ -38,6 +38,9 @@ pub struct Shape {
     /// Our engines: the kind of filters [default: bloom]
     #[arg(long, value_name = "KIND")]
     pub filter: Option<Filter>,
+    /// Our engines: logs, of which a thread writes to one; 1 for one that they share [default: 1]
+    #[arg(long, value_name = "N")]
+    pub logs: Option<u32>,
     /// Engine splinter: the space of a leaf, in percent of its merged entries [default: 160]
     #[arg(long, value_name = "PERCENT")]
     pub space_percent: Option<u32>,
@@ -90,6 +93,14 @@ impl Shape {
         }
     }
 
+    /// How threads share the log.
+    pub fn log_layout(&self) -> LogLayout {
+        match self.logs {
+            None | Some(1) => LogLayout::Shared,
+            Some(logs) => LogLayout::PerThread { logs: logs as usize },
+        }
+    }
+
     /// The kind of filters, and its name in results.
     pub fn filters(&self) -> (FilterKind, &'static str) {
         match self.filter {
@@ -104,8 +115,9 @@ impl Shape {
             Err(Failure::usage(format!("{option}: for {who} alone, which {name} is not")))
         };
         let engine = EngineKind::from_name(name);
-        if (self.filter_bits.is_some() || self.filter.is_some()) && engine.is_none() {
-            return refuse("--filter-bits, --filter", "engines of ours");
+        let of_ours = self.filter_bits.is_some() || self.filter.is_some() || self.logs.is_some();
+        if of_ours && engine.is_none() {
+            return refuse("--filter-bits, --filter, --logs", "engines of ours");
         }
         if self.levels().is_some() && !engine.is_some_and(EngineKind::has_levels) {
             let option = "--size-ratio, --scaling, --relative-levels, --uniform-filters";
@@ -130,6 +142,7 @@ impl Shape {
             ("--size-ratio", self.size_ratio),
             ("--scaling", self.scaling),
             ("--filter-bits", self.filter_bits),
+            ("--logs", self.logs),
             ("--space-percent", self.space_percent),
             ("--group-pages", self.group_pages),
             ("--fill-percent", self.fill_percent),
@@ -164,9 +177,12 @@ impl Shape {
             "uniform_filters": self.uniform_filters,
             "filter_bits": self.filter_bits,
             "filter": self.filter.map(|_| self.filters().1),
+            "logs": self.logs,
             "space_percent": self.space_percent,
             "group_pages": self.group_pages,
             "fill_percent": self.fill_percent,
+            "epsilon_percent": self.epsilon_percent,
+            "forecast_rounds": self.forecast_rounds,
         })
     }
 }
@@ -179,11 +195,13 @@ mod tests {
     fn options_that_a_store_does_not_have_are_refused() {
         let bits = Shape { filter_bits: Some(0), ..Shape::default() };
         let quotient = Shape { filter: Some(Filter::Quotient), ..Shape::default() };
+        let logs = Shape { logs: Some(4), ..Shape::default() };
         let ratio = Shape { size_ratio: Some(3), ..Shape::default() };
         let space = Shape { space_percent: Some(130), ..Shape::default() };
         for (shape, fitting, others) in [
             (bits, &["turtle", "autumn", "splinter"][..], &["rocksdb", "lmdb"][..]),
             (quotient, &["turtle", "splinter"], &["leveldb", "redb"]),
+            (logs, &["turtle", "autumn"], &["rocksdb", "lmdb"]),
             (ratio, &["autumn"], &["turtle", "splinter", "rocksdb"]),
             (space, &["splinter"], &["turtle", "autumn", "rocksdb"]),
             (Shape::default(), &["turtle", "lmdb"], &[]),

@@ -48,6 +48,7 @@ fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
     let database = Database::builder(&options.path)
         .memory(options.memory)
         .durability(durability)
+        .log_layout(options.shape.log_layout())
         .open()
         .map_err(|error| Failure::failed("open", error))?;
     let filter_bits = options.shape.filter_bits.unwrap_or(FILTER_BITS);

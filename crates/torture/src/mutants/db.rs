@@ -23,7 +23,7 @@ pub const MUTANTS: &[Mutant] = &[
         bug: "the log is released before the root that replaces it is durable",
         file: "flush/checkpoint.rs",
         text: "        if let Err(error) = self.storage.checkpoint(&catalog, mark) {",
-        instead: "        log.trim(LogPosition { lsn: mark.lsn, chain: mark.chain });\n        \
+        instead: "        logs.trim(&mark.begin);\n        \
                   if let Err(error) = self.storage.checkpoint(&catalog, mark) {",
     },
     Mutant {
@@ -40,14 +40,15 @@ pub const MUTANTS: &[Mutant] = &[
               SQLite's WAL-reset race)",
         file: "flush/checkpoint.rs",
         text: "        // Only now: memtables flushed since the mark are in the versions too.\n",
-        instead: "        std::thread::yield_now();\n        mark = self.log_mark(&keyspaces)?;\n",
+        instead: "        std::thread::yield_now();\n        \
+                  mark = self.log_mark(logs, &keyspaces)?;\n",
     },
     Mutant {
         name: "root-ahead-of-log",
         bug: "a root becomes durable ahead of the log: one keyspace is newer than the others",
         file: "flush/checkpoint.rs",
-        text: "        log.sync_through_after(mark.durable, || self.sync_large_values())?;\n",
-        instead: "        mark.durable = log.synced();\n",
+        text: "        self.sync_logs(None)?;\n",
+        instead: "",
     },
     Mutant {
         name: "absorbed-too-high",

@@ -47,8 +47,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "block-numbers-reused",
         bug: "recovery reuses block numbers of blocks behind the cut (pebble#984)",
         file: "log/recover.rs",
-        text: "next_block: next_block.max(block_of(walk.end.lsn) + 1),",
-        instead: "next_block: next_block.min(block_of(walk.end.lsn) + 1),",
+        text: "next_block: next_block.max(block_of(end.lsn) + 1),",
+        instead: "next_block: next_block.min(block_of(end.lsn) + 1),",
     },
     Mutant {
         name: "watermark-ignored",
@@ -76,9 +76,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "payload-unchecked",
         bug: "a record is accepted by its header alone, whatever its payload",
         file: "log/reader.rs",
-        text: "        if record_check(position, length, \
-                  checksum(payload, self.payload_seed)) != check {",
-        instead: "        if self.payload_seed == check.into() {",
+        text: "        if record_check(position, length, sum) != check {",
+        instead: "        if sum == check.into() {",
     },
     Mutant {
         name: "sync-failure-ignored",
@@ -110,5 +109,30 @@ pub const MUTANTS: &[Mutant] = &[
         text: "        found.file.read_at(&mut chunk, offset)?;\n        self.chunk = chunk;",
         instead: "        if found.file.read_at(&mut chunk, offset).is_err() {\n            \
                   return Ok(false);\n        }\n        self.chunk = chunk;",
+    },
+    Mutant {
+        name: "gap-in-order-ignored",
+        bug: "replay of several logs goes on behind a write that one of them has lost",
+        file: "log/several/read.rs",
+        text: "        if numbers[at].is_some_and(|found| found.first == last.next()) {",
+        instead: "        if numbers[at].is_some() {",
+    },
+    Mutant {
+        name: "one-log-synced",
+        bug: "a sync covers one of the logs that were written",
+        file: "log/several/mod.rs",
+        text: "            if log.synced() < *end {\n                log.sync_files(*end)?;",
+        instead: "            if log.synced() < *end {\n                \
+                  if log.synced() == self.first().synced() {\n                    \
+                  log.sync_files(*end)?;\n                }",
+    },
+    Mutant {
+        name: "log-synced-before-others",
+        bug: "a log counts as synced before those that hold earlier writes: a healthy store is \
+              refused",
+        file: "log/several/mod.rs",
+        text: "                log.sync_files(*end)?;\n",
+        instead: "                log.sync_files(*end)?;\n                \
+                  log.raise_synced(*end);\n",
     },
 ];

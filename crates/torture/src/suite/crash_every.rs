@@ -3,6 +3,7 @@
 
 use crate::suite::crash::history::Verb;
 use crate::suite::crash::short::{EVERY, Start, cut_from};
+use crate::suite::support::layout_of;
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::Rng;
 
@@ -61,7 +62,8 @@ fn cut(verbs: &[Verb]) -> Tally {
         let place = EVERY.iter().position(|one| one == verb).unwrap_or(0) as u64;
         Rng::new(mixed ^ place).next_u64()
     };
-    let mut history = Start::get().begin(None, verbs.iter().fold(0, mix));
+    let seed = verbs.iter().fold(0, mix);
+    let mut history = Start::of(layout_of(seed)).begin(None, seed);
     let mut began = 0;
     let mut tally = Tally::default();
     tally.add("histories", 1);

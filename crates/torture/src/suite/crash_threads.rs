@@ -6,12 +6,12 @@
 //! The interleaving of the threads does not follow from the unit: a failure may need several
 //! attempts to repeat.
 
-use crate::suite::support::{ENGINES, below, engine_of};
+use crate::suite::support::{ENGINES, below, engine_of, layout_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::{CrashDirectory, Directory, MemoryDirectory, Rng, Survivors};
 use chelonia::{
     AutumnOptions, Database, Durability, EngineKind, EngineOptions, Keyspace, KeyspaceOptions,
-    LevelOptions,
+    LevelOptions, LogLayout,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -37,9 +37,10 @@ struct Acknowledged {
     level: Durability,
 }
 
-fn open(directory: Arc<dyn Directory>, stepped: bool) -> Database {
+fn open(directory: Arc<dyn Directory>, stepped: bool, layout: LogLayout) -> Database {
     Database::builder("crash")
         .memory(48 << 20)
+        .log_layout(layout)
         .internals(|internals| {
             internals.directory = Some(directory);
             internals.stepped = stepped;
@@ -173,7 +174,7 @@ impl Test for Threads {
 
     fn run(&self, unit: Unit) -> Tally {
         let directory = CrashDirectory::new();
-        let database = open(Arc::new(directory.clone()), false);
+        let database = open(Arc::new(directory.clone()), false, layout_of(unit.number));
         let filled = fill(&database);
         database.sync().unwrap();
         let first = directory.boundary();
@@ -208,7 +209,7 @@ fn check(
     death: bool,
     what: &str,
 ) {
-    let database = open(Arc::new(MemoryDirectory::from_files(files)), true);
+    let database = open(Arc::new(MemoryDirectory::from_files(files)), true, LogLayout::Shared);
     for thread in 0..THREADS {
         let promised = acknowledged.iter().filter(|one| {
             let survives = death || one.level == Durability::Sync;

@@ -3,9 +3,11 @@
 
 use crate::suite::crash::database::{open, read};
 use crate::suite::crash::history::{History, Verb};
+use crate::suite::crash::run::Opening;
 use crate::suite::crash::short::{EVERY, Start, cut_from};
-use crate::suite::support::below;
+use crate::suite::support::{below, layout_of};
 use crate::test::{Tally, Target, Test, Unit};
+use chelonia::LogLayout;
 use chelonia::internals::{CrashDirectory, MemoryDirectory, Rng, Survivors};
 use std::sync::Arc;
 
@@ -39,14 +41,16 @@ impl Test for Twice {
         // Among the first units, each operation is once the first and once the second of a pair.
         let (first, round) = (number % verbs, number / verbs);
         let second = (first * 5 + round) % verbs;
-        let mut tally = cut_twice(EVERY[first], EVERY[second], &mut unit.rng());
+        let layout = layout_of(unit.number);
+        let mut tally = cut_twice(EVERY[first], EVERY[second], layout, &mut unit.rng());
         tally.add_distinct("operation pairs", number as u64);
         tally
     }
 }
 
-fn cut_twice(first: Verb, second: Verb, rng: &mut Rng) -> Tally {
-    let start = Start::get();
+fn cut_twice(first: Verb, second: Verb, layout: LogLayout, rng: &mut Rng) -> Tally {
+    let start = Start::of(layout);
+    let opening = Opening { write_share: None, layout };
     let mut history = start.begin(None, rng.next_u64());
     let began = history.boundary();
     history.apply(first);
@@ -60,11 +64,12 @@ fn cut_twice(first: Verb, second: Verb, rng: &mut Rng) -> Tally {
         let subset = Survivors::Subset(rng.next_u64());
         for survivors in [Survivors::Prefix(pending.saturating_sub(2)), subset] {
             let files = run.journal.image(boundary, survivors);
-            let left = open(Arc::new(MemoryDirectory::from_files(files.clone())), None).unwrap();
+            let left = open(Arc::new(MemoryDirectory::from_files(files.clone())), opening);
+            let left = left.unwrap();
             let state = (read(&left).unwrap().0, start.next_made + 2);
             drop(left);
             let directory = CrashDirectory::from_files(&files);
-            let mut history = History::begin(directory, None, state, rng.next_u64());
+            let mut history = History::begin(directory, opening, state, rng.next_u64());
             let began = history.boundary();
             if history.apply(second) {
                 let name = format!("{first:?} cut at {boundary} with {survivors:?}, {second:?}");

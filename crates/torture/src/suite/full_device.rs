@@ -18,11 +18,11 @@
 //! of four the committing thread does the background work and time is simulated, so the unit is
 //! determined by its seed. The others use threads.
 
-use crate::suite::support::{ENGINES, below, engine_of, one_of};
+use crate::suite::support::{ENGINES, below, engine_of, layout_of, one_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::unreachable_blocks;
 use chelonia::internals::{Clock, FaultDirectory, FaultPlan, MemoryDirectory, Rng};
-use chelonia::{Database, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Result, Snapshot};
+use chelonia::{Database, ErrorKind, Keyspace, KeyspaceOptions, LogLayout, Result, Snapshot};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ impl Test for FullDevice {
         };
         // The units with threads are of every engine in turn.
         let stepped = !(unit.number + unit.number / ENGINES as u64).is_multiple_of(4);
-        let mut life = Life::begin(engine_of(unit.number), capacity, stepped, rng);
+        let mut life = Life::begin(unit.number, capacity, stepped, rng);
         life.live();
         life.tally.add("devices filled", 1);
         life.tally
@@ -104,6 +104,7 @@ struct Life {
     plan: FaultPlan,
     capacity: u64,
     stepped: bool,
+    layout: LogLayout,
     database: Option<Database>,
     keyspaces: Vec<Keyspace>,
     options: KeyspaceOptions,
@@ -120,15 +121,16 @@ struct Life {
 }
 
 impl Life {
-    fn begin(engine: EngineKind, capacity: u64, stepped: bool, mut rng: Rng) -> Self {
+    fn begin(unit: u64, capacity: u64, stepped: bool, mut rng: Rng) -> Self {
         let mut life = Self {
             memory: MemoryDirectory::new(),
             plan: FaultPlan::new(),
             capacity,
             stepped,
+            layout: layout_of(unit / ENGINES as u64),
             database: None,
             keyspaces: Vec::new(),
-            options: KeyspaceOptions::new().engine(engine),
+            options: KeyspaceOptions::new().engine(engine_of(unit)),
             held: Vec::new(),
             model: BTreeMap::new(),
             recent: VecDeque::new(),
@@ -154,7 +156,8 @@ impl Life {
 
     fn open_in(&mut self, directory: FaultDirectory) {
         let stepped = self.stepped;
-        let builder = Database::builder("device").memory(MEMORY).internals(|internals| {
+        let builder = Database::builder("device").memory(MEMORY).log_layout(self.layout);
+        let builder = builder.internals(|internals| {
             internals.directory = Some(Arc::new(directory));
             internals.stepped = stepped;
             if stepped {

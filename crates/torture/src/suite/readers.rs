@@ -11,7 +11,7 @@
 //! A check *overlaps a write* if a commit that was not acknowledged when the check began had begun
 //! before it ended. The interleaving of the threads does not follow from the unit.
 
-use crate::suite::support::engine_of;
+use crate::suite::support::{engine_of, layout_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::{MemoryDirectory, Rng, unreachable_blocks};
 use chelonia::{
@@ -60,6 +60,7 @@ impl Shared {
         let database = Database::builder("memory")
             .memory(48 << 20)
             .threads(2)
+            .log_layout(layout_of(unit.number))
             .internals(|internals| internals.directory = Some(Arc::new(directory)))
             .open()
             .unwrap();

@@ -11,13 +11,14 @@
 //!
 //! A schedule is determined by the unit. Needs the feature `shuttle`.
 
-use crate::suite::support::below;
+use crate::suite::support::{below, layout_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::{
     Clock, CrashDirectory, Directory, MemoryDirectory, Rng, Survivors, begin_execution,
 };
 use chelonia::{
-    Database, Durability, EngineKind, EngineOptions, Keyspace, KeyspaceOptions, Result, Snapshot,
+    Database, Durability, EngineKind, EngineOptions, Keyspace, KeyspaceOptions, LogLayout, Result,
+    Snapshot,
 };
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
@@ -114,9 +115,9 @@ fn explore(unit: Unit, count: usize) -> (Vec<usize>, [u64; 2]) {
     (std::mem::take(&mut *lengths.lock().unwrap()), jobs)
 }
 
-fn open(directory: Arc<dyn Directory>, stepped: bool) -> Result<Database> {
+fn open(directory: Arc<dyn Directory>, stepped: bool, layout: LogLayout) -> Result<Database> {
     let builder = Database::builder("schedules").memory(32 << 20).threads(1).scrub_interval(None);
-    let builder = builder.internals(|internals| {
+    let builder = builder.log_layout(layout).internals(|internals| {
         internals.directory = Some(directory);
         internals.stepped = stepped;
         internals.clock = Clock::manual();
@@ -186,7 +187,7 @@ fn shown_in(snapshot: &Snapshot, spaces: &[Keyspace]) -> [u64; WRITERS] {
 fn run_schedule(mut rng: Rng) -> (usize, [u64; 2]) {
     begin_execution();
     let directory = CrashDirectory::new();
-    let database = open(Arc::new(directory.clone()), false).unwrap();
+    let database = open(Arc::new(directory.clone()), false, layout_of(rng.next_u64())).unwrap();
     let spaces = keyspaces(&database);
     let first = directory.boundary();
     let acknowledged: Arc<Mutex<Vec<Acknowledged>>> = Arc::default();
@@ -275,7 +276,7 @@ fn check_cut(
         _ => Survivors::Subset(rng.next_u64()),
     };
     let image = MemoryDirectory::from_files(journal.image(boundary, survivors));
-    let database = open(Arc::new(image), true).unwrap();
+    let database = open(Arc::new(image), true, LogLayout::Shared).unwrap();
     let least = last_of(acknowledged, boundary, true);
     let found = shown_in(&database.snapshot(), &keyspaces(&database));
     let is_there = (0..WRITERS).all(|writer| found[writer] >= least[writer]);

@@ -1,7 +1,7 @@
 //! Shared by several tests: models, engines, random choices.
 
-use chelonia::EngineKind;
 use chelonia::internals::Rng;
+use chelonia::{EngineKind, LogLayout};
 use std::collections::BTreeMap;
 
 /// The expected content of a keyspace.
@@ -14,6 +14,14 @@ pub const ENGINES: usize = EngineKind::ALL.len();
 pub fn engine_of(number: u64) -> EngineKind {
     let all = EngineKind::ALL;
     all[usize::try_from(number % all.len() as u64).unwrap()]
+}
+
+/// The layouts of the log.
+pub const LAYOUTS: [LogLayout; 2] = [LogLayout::Shared, LogLayout::PerThread { logs: 3 }];
+
+/// The layout of the log of a database that `number` distinguishes.
+pub fn layout_of(number: u64) -> LogLayout {
+    LAYOUTS[usize::try_from(number % LAYOUTS.len() as u64).unwrap()]
 }
 
 /// A number below `bound`, as an index.

@@ -135,7 +135,7 @@ impl<'a> Cutter<'a> {
     }
 
     fn open(&self, directory: MemoryDirectory) -> Result<Database> {
-        open(Arc::new(directory), self.run.write_share)
+        open(Arc::new(directory), self.run.opening)
     }
 
     /// Opens an image and checks everything.
@@ -178,7 +178,7 @@ impl<'a> Cutter<'a> {
     /// Opens an image read-only: it has the same content, and nothing is written.
     fn check_reader(&mut self, files: &Files, found: &State, what: &str) {
         let directory = MemoryDirectory::from_files(files.clone());
-        let reader = open_to_read(Arc::new(directory.clone()), self.run.write_share);
+        let reader = open_to_read(Arc::new(directory.clone()), self.run.opening);
         let reader = match reader {
             Ok(reader) => reader,
             // Neither a keyspace nor the database existed yet.
@@ -228,7 +228,7 @@ impl<'a> Cutter<'a> {
     /// Cuts the power at every boundary within the recovery of `files`.
     fn cut_recovery(&mut self, files: &Files, cut: Cut, what: &str) {
         let directory = CrashDirectory::from_files(files);
-        let database = open(Arc::new(directory.clone()), self.run.write_share).unwrap();
+        let database = open(Arc::new(directory.clone()), self.run.opening).unwrap();
         let (found, _) = read(&database).unwrap();
         let recovered = directory.boundary();
         drop(database);

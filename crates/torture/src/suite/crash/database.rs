@@ -1,6 +1,6 @@
 //! The databases of crash tests: small, stepped, with keyspaces that their options distinguish.
 
-use super::run::{AllDials, Dials, Space, State};
+use super::run::{AllDials, Dials, Opening, Space, State};
 use crate::suite::support::{ENGINES, ModelSpace, engine_of};
 use chelonia::internals::Directory;
 use chelonia::{
@@ -58,17 +58,19 @@ pub fn has_levels(made: u32) -> bool {
 pub const SHARE_MIN: u64 = 16 << 10;
 
 /// Opens a stepped database with small segments and a small budget.
-pub fn open(directory: Arc<dyn Directory>, write_share: Option<u64>) -> Result<Database> {
-    builder(directory, write_share).open()
+pub fn open(directory: Arc<dyn Directory>, opening: Opening) -> Result<Database> {
+    builder(directory, opening).open()
 }
 
 /// Opens it read-only.
-pub fn open_to_read(directory: Arc<dyn Directory>, write_share: Option<u64>) -> Result<Database> {
-    builder(directory, write_share).read_only(true).open()
+pub fn open_to_read(directory: Arc<dyn Directory>, opening: Opening) -> Result<Database> {
+    builder(directory, opening).read_only(true).open()
 }
 
-fn builder(directory: Arc<dyn Directory>, write_share: Option<u64>) -> DatabaseBuilder {
-    Database::builder("crash").memory(64 << 20).internals(|internals| {
+fn builder(directory: Arc<dyn Directory>, opening: Opening) -> DatabaseBuilder {
+    let Opening { write_share, layout } = opening;
+    let builder = Database::builder("crash").memory(64 << 20).log_layout(layout);
+    builder.internals(|internals| {
         internals.directory = Some(directory);
         internals.write_share = write_share;
         internals.stepped = true;

@@ -21,7 +21,7 @@ use super::database::{
     MAKES, NAMES, SHAPES, SPACES, dials_of, dials_with, engine_options_of, first_options_of,
     has_levels, open, options_of, read,
 };
-use super::run::{REQUIRED_EVENTS, Run, Space, State, Turn};
+use super::run::{Opening, REQUIRED_EVENTS, Run, Space, State, Turn};
 use crate::suite::support::{below, one_of};
 use chelonia::internals::{CrashDirectory, Rng, tick};
 use chelonia::{
@@ -86,13 +86,13 @@ impl History {
     /// Begins with the files of `directory`, whose content is `state` if they are a database.
     pub fn begin(
         directory: CrashDirectory,
-        write_share: Option<u64>,
+        opening: Opening,
         (state, next_made): (State, u32),
         seed: u64,
     ) -> Self {
         let run = Run {
             journal: directory.journal(),
-            write_share,
+            opening,
             states: vec![state.clone()],
             changes: Vec::new(),
             durable: Vec::new(),
@@ -420,7 +420,7 @@ impl History {
     /// Opens the database, and compares its content and live options with the recorded ones.
     fn open(&mut self) {
         let before = self.boundary();
-        let database = open(Arc::new(self.directory.clone()), self.run.write_share).unwrap();
+        let database = open(Arc::new(self.directory.clone()), self.run.opening).unwrap();
         let (found, all_dials) = read(&database).unwrap();
         assert!(found == self.state, "the reopened database has another content");
         self.database = Some(database);

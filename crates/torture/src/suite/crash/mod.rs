@@ -11,14 +11,14 @@ pub mod history;
 pub mod run;
 pub mod short;
 
-use crate::suite::support::{ENGINES, below, one_of};
+use crate::suite::support::{ENGINES, below, layout_of, one_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::Durability::{Memory, Process, Sync};
 use chelonia::internals::{CrashDirectory, Rng};
 use cuts::{CRASH_STATES, Cutter, Effort};
 use database::SHARE_MIN;
 use history::{History, Verb};
-use run::{Run, State};
+use run::{Opening, Run, State};
 use short::Start;
 
 /// The operations of random histories; frequent ones are listed several times.
@@ -94,7 +94,9 @@ impl Test for Random {
         let mut rng = unit.rng();
         // In one of two, recovery has to flush.
         let write_share = rng.one_in(2).then_some(SHARE_MIN);
-        let run = random(write_share, unit.number % 4 == 1, verbs, &mut rng);
+        let layout = layout_of(unit.number / 2);
+        let opening = Opening { write_share, layout };
+        let run = random(opening, unit.number % 4 == 1, verbs, &mut rng);
         let offset = below(&mut rng, stride);
         let boundaries = (0..=run.journal.boundaries()).skip(offset).step_by(stride);
         let name = format!("unit {}", unit.number);
@@ -106,17 +108,17 @@ impl Test for Random {
 
 /// A random history of `verbs` operations, which starts with trees of several levels, or with
 /// `nothing`.
-fn random(write_share: Option<u64>, nothing: bool, verbs: usize, rng: &mut Rng) -> Run {
+fn random(opening: Opening, nothing: bool, verbs: usize, rng: &mut Rng) -> Run {
     let seed = rng.next_u64();
     let mut history = if nothing {
         let nothing = (State::new(), 0);
-        let mut history = History::begin(CrashDirectory::new(), write_share, nothing, seed);
+        let mut history = History::begin(CrashDirectory::new(), opening, nothing, seed);
         for _ in 0..ENGINES {
             history.apply(Verb::Make);
         }
         history
     } else {
-        Start::get().begin(write_share, seed)
+        Start::of(opening.layout).begin(opening.write_share, seed)
     };
     for _ in 0..verbs {
         history.apply(one_of(rng, &DRAWN));

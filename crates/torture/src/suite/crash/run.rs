@@ -2,10 +2,17 @@
 //! (`crash/history.rs` has the rules).
 
 use crate::suite::support::ModelSpace;
-use chelonia::LevelOptions;
 use chelonia::internals::Journal;
+use chelonia::{LevelOptions, LogLayout};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// The write share of an open, and the layout of the log if there is no database yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    pub write_share: Option<u64>,
+    pub layout: LogLayout,
+}
 
 /// A keyspace; its options distinguish it from others with the same name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,8 +94,8 @@ pub const REQUIRED_EVENTS: [RequiredEvent; 8] = {
 /// A recorded history.
 pub struct Run {
     pub journal: Journal,
-    /// The write share that it was opened with.
-    pub write_share: Option<u64>,
+    /// How it was opened.
+    pub opening: Opening,
     /// `states[i]` is the content after `i` changes.
     pub states: Vec<State>,
     /// For each change, the boundary when it began and the one when it returned.

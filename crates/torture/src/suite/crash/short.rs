@@ -3,10 +3,11 @@
 use super::cuts::{Cutter, Effort, Files};
 use super::database::SHAPES;
 use super::history::{History, Verb};
-use super::run::{Run, State};
-use crate::suite::support::{ENGINES, engine_of};
+use super::run::{Opening, Run, State};
+use crate::suite::support::{ENGINES, LAYOUTS, engine_of};
 use crate::test::Tally;
 use chelonia::Durability::{Process, Sync};
+use chelonia::LogLayout;
 use chelonia::internals::CrashDirectory;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -51,6 +52,8 @@ const FILLS: usize = 12;
 /// The start of short histories.
 pub struct Start {
     files: Files,
+    /// The layout of its log.
+    layout: LogLayout,
     /// The content of the files.
     pub state: State,
     /// The number of the next keyspace.
@@ -59,12 +62,15 @@ pub struct Start {
 
 impl Start {
     /// A keyspace per engine with a tree of several levels, a dropped keyspace, large values, and a
-    /// log to replay.
-    pub fn get() -> &'static Start {
-        static START: OnceLock<Start> = OnceLock::new();
-        START.get_or_init(|| {
+    /// log to replay; created once for each layout.
+    pub fn of(layout: LogLayout) -> &'static Start {
+        static STARTS: [OnceLock<Start>; LAYOUTS.len()] =
+            [const { OnceLock::new() }; LAYOUTS.len()];
+        let number = LAYOUTS.iter().position(|one| *one == layout).unwrap();
+        STARTS[number].get_or_init(|| {
             let nothing = (State::new(), 0);
-            let mut history = History::begin(CrashDirectory::new(), None, nothing, 0x57a7);
+            let opening = Opening { write_share: None, layout };
+            let mut history = History::begin(CrashDirectory::new(), opening, nothing, 0x57a7);
             do_all(&mut history, &[Verb::Make; ENGINES + 1]);
             do_all(&mut history, &[Verb::Large(Process)]);
             let (_, state, next_made) = history.files();
@@ -92,14 +98,15 @@ impl Start {
             let engines = state.values().map(|space| engine_of(u64::from(space.made)).name());
             let engines: BTreeSet<&str> = engines.collect();
             assert_eq!(engines.len(), ENGINES, "an engine is missing");
-            Start { files, state, next_made }
+            Start { files, layout, state, next_made }
         })
     }
 
     /// Begins a history here, with this write share; `seed` determines the random choices.
     pub fn begin(&self, write_share: Option<u64>, seed: u64) -> History {
         let directory = CrashDirectory::from_files(&self.files);
-        History::begin(directory, write_share, (self.state.clone(), self.next_made), seed)
+        let opening = Opening { write_share, layout: self.layout };
+        History::begin(directory, opening, (self.state.clone(), self.next_made), seed)
     }
 }
 

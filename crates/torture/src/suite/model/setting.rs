@@ -5,7 +5,7 @@ use chelonia::internals::{Directory, MemoryDirectory};
 use chelonia::limits::MEMORY_BYTES_MIN;
 use chelonia::{
     Database, Durability, EngineKind, EngineOptions, FilterKind, KeyspaceOptions, LevelOptions,
-    Result, TreelineOptions, TurtleOptions,
+    LogLayout, Result, TreelineOptions, TurtleOptions,
 };
 use std::sync::Arc;
 
@@ -29,6 +29,7 @@ pub struct Setting {
     /// The checkpoint distance, in bytes.
     pub distance: u64,
     log_segment_bytes: u64,
+    log_layout: LogLayout,
     write_share: Option<u64>,
     durability: Durability,
     /// A close makes no checkpoint: the next open replays the log.
@@ -54,6 +55,7 @@ const TINY: Setting = Setting {
     pages: TreelineOptions::new().group_pages(4),
     distance: 2_000,
     log_segment_bytes: 32 << 10,
+    log_layout: LogLayout::Shared,
     write_share: None,
     durability: Durability::Process,
     leave_log: true,
@@ -61,7 +63,7 @@ const TINY: Setting = Setting {
 };
 
 /// All settings.
-pub const SETTINGS: [Setting; 15] = [
+pub const SETTINGS: [Setting; 17] = [
     TINY,
     Setting { name: "engines the other way round", engine: 1, ..TINY },
     // Sweeps of so few entries that pages are divided within their groups.
@@ -123,6 +125,19 @@ pub const SETTINGS: [Setting; 15] = [
         ..TINY
     },
     Setting {
+        name: "several logs",
+        log_layout: LogLayout::PerThread { logs: 3 },
+        log_segment_bytes: 16 << 10,
+        ..TINY
+    },
+    Setting {
+        name: "several logs, every commit synced",
+        log_layout: LogLayout::PerThread { logs: 2 },
+        durability: Durability::Sync,
+        leave_log: false,
+        ..TINY
+    },
+    Setting {
         name: "background threads",
         threads: true,
         distance: 3_000,
@@ -170,7 +185,7 @@ impl Setting {
     pub fn open(&self, directory: &MemoryDirectory, salt: u64) -> Result<Database> {
         let directory: Arc<dyn Directory> = Arc::new(directory.clone());
         let builder = Database::builder("model").memory(self.memory).durability(self.durability);
-        let builder = builder.internals(|internals| {
+        let builder = builder.log_layout(self.log_layout).internals(|internals| {
             internals.directory = Some(directory);
             internals.stepped = self.is_stepped();
             internals.salt = Some(salt);

@@ -3,7 +3,7 @@
 //! keys, some with large values that exist within one flush only. One commit in [`BATCHES`] is a
 //! batch over the thread's keyspace and the shared ones, one per engine.
 
-use crate::suite::support::{ENGINES, below, engine_of};
+use crate::suite::support::{ENGINES, below, engine_of, layout_of};
 use chelonia::internals::{Rng, unreachable_blocks};
 use chelonia::{Database, Durability, EngineOptions, Keyspace, KeyspaceOptions};
 use clap::Args;
@@ -40,7 +40,7 @@ impl Child {
     /// Errors of the store.
     pub fn run(&self) -> Result<(), String> {
         let failed = |error| format!("write in a child: {error}");
-        let opened = &open(&self.path).map_err(failed)?;
+        let opened = &open(&self.path, self.overwriting).map_err(failed)?;
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..)
                 .zip(&opened.own)
@@ -92,8 +92,10 @@ struct Opened {
     shared: Vec<Keyspace>,
 }
 
-fn open(path: &Path) -> chelonia::Result<Opened> {
-    let database = Database::builder(path).memory(32 << 20).open()?;
+/// The log of a database whose keys are overwritten has the other layout.
+fn open(path: &Path, overwriting: bool) -> chelonia::Result<Opened> {
+    let layout = layout_of(overwriting.into());
+    let database = Database::builder(path).memory(32 << 20).log_layout(layout).open()?;
     let keyspaces = |name: &str| -> chelonia::Result<Vec<Keyspace>> {
         let numbers = 0..THREADS as u64;
         let made = numbers.map(|number| {
@@ -240,7 +242,7 @@ impl Running {
 /// Opens the database of a child, and checks that it is in the state after one of its commits, with
 /// complete batches, not older than `promised` for each thread.
 pub fn check(path: &Path, overwriting: bool, promised: [u64; THREADS]) -> Database {
-    let opened = open(path).unwrap();
+    let opened = open(path, overwriting).unwrap();
     for ((thread, own), promised) in (0..).zip(&opened.own).zip(promised) {
         let next = if overwriting { check_overwritten(own) } else { check_prefix(own) };
         assert!(next >= promised, "{promised} promised, {next} found");

@@ -11,11 +11,11 @@
 //! - `verify` finds such blocks; it may find nothing only if every answer is right, because then
 //!   nothing refers to the damaged blocks.
 
-use crate::suite::support::{ENGINES, engine_of};
+use crate::suite::support::{ENGINES, engine_of, layout_of};
 use chelonia::internals::{Directory, MemoryDirectory, tick};
 use chelonia::{
-    Database, Durability, EngineOptions, Error, ErrorKind, Key, Keyspace, KeyspaceOptions, Result,
-    Value,
+    Database, Durability, EngineOptions, Error, ErrorKind, Key, Keyspace, KeyspaceOptions,
+    LogLayout, Result, Value,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -80,15 +80,16 @@ pub struct Damage {
     pub blocks: Vec<usize>,
 }
 
-fn open(directory: &MemoryDirectory) -> Result<Database> {
+fn open(directory: &MemoryDirectory, layout: LogLayout) -> Result<Database> {
     let directory: Arc<dyn Directory> = Arc::new(directory.clone());
-    let builder = Database::builder("rot").memory(32 << 20).internals(|internals| {
-        internals.directory = Some(directory);
-        internals.stepped = true;
-        internals.salt = Some(3);
-        internals.log_segment_bytes = Some(16 << 10);
-        internals.leave_log = true;
-    });
+    let builder =
+        Database::builder("rot").memory(32 << 20).log_layout(layout).internals(|internals| {
+            internals.directory = Some(directory);
+            internals.stepped = true;
+            internals.salt = Some(3);
+            internals.log_segment_bytes = Some(16 << 10);
+            internals.leave_log = true;
+        });
     builder.open()
 }
 
@@ -98,7 +99,7 @@ fn options() -> KeyspaceOptions {
 }
 
 impl Store {
-    /// Two stores, created once: the process of one died, the other was closed.
+    /// Two stores, created once: the process of one died; the other, with several logs, was closed.
     pub fn all() -> &'static [Store; 2] {
         static STORES: OnceLock<[Store; 2]> = OnceLock::new();
         STORES.get_or_init(|| [false, true].map(|is_closed| Self::make(is_closed).unwrap()))
@@ -106,7 +107,7 @@ impl Store {
 
     fn make(is_closed: bool) -> Result<Store> {
         let directory = MemoryDirectory::new();
-        let database = open(&directory)?;
+        let database = open(&directory, layout_of(is_closed.into()))?;
         for (number, name) in (0..).zip(KEYSPACES) {
             let engine = EngineOptions::tiny(engine_of(number), 8 << 10);
             database.keyspace(name, options().engine(engine).checkpoint_distance(3_000))?;
@@ -181,7 +182,7 @@ impl Store {
     /// forward scans, or batched gets and backward scans.
     pub fn check(&self, files: Files, damage: &Damage, backward: bool) -> Outcome {
         let directory = MemoryDirectory::from_files(files);
-        let database = match open(&directory) {
+        let database = match open(&directory, LogLayout::Shared) {
             Ok(database) => database,
             Err(error) => {
                 self.check_named(damage, &error);

@@ -11,7 +11,7 @@
 //! At most one commit, the last, has begun and not returned: it failed, its outcome is unknown
 //! until the next open, and no further ones are accepted.
 
-use crate::suite::support::{ENGINES, engine_of};
+use crate::suite::support::{ENGINES, engine_of, layout_of};
 use chelonia::internals::{
     Clock, CrashDirectory, Directory, FaultDirectory, FaultPlan, Rng, Survivors,
 };
@@ -101,7 +101,8 @@ impl World {
     pub fn open(&self) -> Result<Database> {
         let inner: Arc<dyn Directory> = Arc::new(self.directory.clone());
         let directory = FaultDirectory::new(inner, self.plan.clone())?;
-        let builder = Database::builder("simulation").memory(48 << 20).internals(|internals| {
+        let builder = Database::builder("simulation").memory(48 << 20);
+        let builder = builder.log_layout(layout_of(self.salt / 5)).internals(|internals| {
             internals.directory = Some(Arc::new(directory));
             internals.stepped = true;
             internals.clock = self.clock.clone();
