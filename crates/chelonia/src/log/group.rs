@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{AtomicU64, Condvar, Mutex, Ordering};
 
-/// How far everything is durable, and who makes it so.
+/// How far everything is durable, and whether a thread is syncing more.
 pub struct Group {
     /// Everything before or up to this survives a power failure.
     durable: AtomicU64,

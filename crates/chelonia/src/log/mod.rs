@@ -14,7 +14,7 @@
 //! | `recover` | replay, and where a torn log ends |
 //! | `verify` | verification of a log in use |
 //! | `group` | one sync for many threads |
-//! | `several` | all logs of a database: who appends where, one order over all of them |
+//! | `several` | all logs of a database: the log of each thread, one order over all of them |
 //!
 //! ```text
 //!       trim position                synced                    written

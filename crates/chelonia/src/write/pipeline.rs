@@ -13,9 +13,10 @@
 //! commit does at each step.
 //!
 //! Invariants:
-//! 1. Seqnos and tickets are taken if and only if the record is in the log.
-//! 2. A ticket that was taken is completed; after a panic in between, nothing becomes visible any
-//!    more, and all writes stop.
+//! 1. Seqnos and tickets are taken if and only if the record is in the log; in one of several, a
+//!    record that cannot follow its seqnos stops all writes.
+//! 2. A ticket that was taken is completed; after a panic or a failed append in between, nothing
+//!    becomes visible any more, and all writes stop.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Lsn, SeqNo};
@@ -154,7 +155,8 @@ impl<T: Tail, const TICKETS: u64> Pipeline<'_, T, TICKETS> {
     }
 }
 
-/// A commit between its place in the order and its completion. Dropped only by a panic: later
+/// A commit between its place in the order and its completion. Dropped only by a panic, or after a
+/// failed append to one of several logs, which has stopped the database with its own error: later
 /// writes could never become visible, so the database stops instead of waiting.
 struct Unfinished<'a, 'p, T: Tail, const TICKETS: u64> {
     pipeline: &'a Pipeline<'p, T, TICKETS>,

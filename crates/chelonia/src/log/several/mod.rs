@@ -22,7 +22,7 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `mod` | who appends where; syncs; trimming |
+//! | `mod` | the log of each thread; syncs; trimming |
 //! | `numbers` | the seqnos at the front of a record |
 //! | `read` | replay, verification and salvage over all logs |
 //!
