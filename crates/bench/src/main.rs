@@ -7,6 +7,7 @@
 
 mod cgroup;
 mod compare;
+mod drive;
 mod driver;
 mod failure;
 mod figures;
@@ -49,6 +50,9 @@ enum Command {
     Compare(compare::Compare),
     /// Measure and draw one figure, as SVG with its data beside it
     Figure(figures::Figure),
+    /// Run a command while a folder is on a simulated drive that compresses and counts what it
+    /// writes
+    Drive(drive::Drive),
     /// Write one page of all figures and results in a directory
     Report(report::Report),
 }
@@ -59,6 +63,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Compare(arguments) => compare::compare(arguments),
         Command::Figure(arguments) => figures::figure(arguments),
+        Command::Drive(arguments) => drive::drive(arguments),
         Command::Report(arguments) => report::report(arguments),
     };
     match result {

@@ -16,6 +16,8 @@
 //!                                          and as it counts, or null
 //!   latency_us                             kind of operation -> p50, p99, p999, max
 //!   settings                               the options; under `store` the settings of the store
+//!   drive                                  what a simulated drive wrote in the phase and stores,
+//!                                          if the database is on one (`drive/device.rs`)
 //!   detail                                 on request: seconds, distributions, means, cancelled
 //!                                          writes, memory since the last result,
 //!                                          events of the store
@@ -25,6 +27,7 @@
 //! ends before its first phase does, it has one result: the phase `none`, with zeros, and in the
 //! settings how it `ended`.
 
+use crate::drive::Totals;
 use crate::driver::latency::{Kind, Percentiles};
 use crate::failure::{Failure, Result};
 use crate::workload::phases::Phase;
@@ -91,6 +94,8 @@ pub struct Record {
     pub delayed_seconds: Option<f64>,
     /// How long operations took.
     pub latency_us: BTreeMap<Kind, Percentiles>,
+    /// Bytes that the simulated drive wrote and stores, if the database is on one.
+    pub drive: Option<Totals>,
     /// The options and settings.
     pub settings: Value,
     /// Details, on request.
@@ -137,6 +142,9 @@ impl Record {
             "latency_us": latencies,
             "settings": self.settings,
         });
+        if let Some(drive) = self.drive {
+            object["drive"] = drive.to_json();
+        }
         if let Some(detail) = &self.detail {
             object["detail"] = detail.clone();
         }
@@ -186,6 +194,10 @@ impl Record {
             levels: object["levels"].as_u64(),
             delayed_seconds: object["delayed_seconds"].as_f64(),
             latency_us,
+            drive: match object.get("drive") {
+                Some(drive) => Some(Totals::from_json(drive).ok_or_else(|| wrong("drive"))?),
+                None => None,
+            },
             settings: object["settings"].clone(),
             detail: object.get("detail").cloned(),
         })
@@ -279,6 +291,7 @@ pub mod tests {
             levels: Some(3),
             delayed_seconds: Some(0.125),
             latency_us: BTreeMap::from([(Kind::Get, times)]),
+            drive: None,
             settings: json!({"records": 1000}),
             detail: None,
         }
@@ -294,6 +307,7 @@ pub mod tests {
         record.delayed_seconds = None;
         record.write_amplification = None;
         record.detail = Some(json!({"seconds": [1, 2]}));
+        record.drive = Some(Totals::default());
         assert_eq!(Record::from_json(&record.to_json()).unwrap(), record);
         let none = Record::none("turtle", json!({"ended": "failed"}));
         assert_eq!(Record::from_json(&none.to_json()).unwrap(), none);

@@ -1,5 +1,6 @@
 //! `run`: one store, its results as a table and as JSON Lines.
 
+use crate::compare::on_drive;
 use crate::driver;
 use crate::driver::latency::Kind;
 use crate::failure::{Failure, Result};
@@ -58,6 +59,9 @@ fn print(records: &[Record]) -> Result<()> {
         writeln!(out, "  no log: one commit for {count} writes of a thread")?;
     }
     out.write_all(table(records).text().as_bytes())?;
+    if let Some(table) = on_drive::table(records) {
+        write!(out, "\n{}\n{}", on_drive::TITLE, table.text())?;
+    }
     Ok(())
 }
 

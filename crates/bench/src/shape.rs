@@ -41,6 +41,9 @@ pub struct Shape {
     /// Our engines: logs, of which a thread writes to one; 1 for one that they share [default: 1]
     #[arg(long, value_name = "N")]
     pub logs: Option<u32>,
+    /// Our engines: every sync begins a block of the log
+    #[arg(long, conflicts_with = "logs")]
+    pub sparse_log: bool,
     /// Engine splinter: the space of a leaf, in percent of its merged entries [default: 160]
     #[arg(long, value_name = "PERCENT")]
     pub space_percent: Option<u32>,
@@ -96,6 +99,7 @@ impl Shape {
     /// How threads share the log.
     pub fn log_layout(&self) -> LogLayout {
         match self.logs {
+            _ if self.sparse_log => LogLayout::Sparse,
             None | Some(1) => LogLayout::Shared,
             Some(logs) => LogLayout::PerThread { logs: logs as usize },
         }
@@ -115,9 +119,11 @@ impl Shape {
             Err(Failure::usage(format!("{option}: for {who} alone, which {name} is not")))
         };
         let engine = EngineKind::from_name(name);
-        let of_ours = self.filter_bits.is_some() || self.filter.is_some() || self.logs.is_some();
+        let of_log = self.logs.is_some() || self.sparse_log;
+        let of_ours = self.filter_bits.is_some() || self.filter.is_some() || of_log;
         if of_ours && engine.is_none() {
-            return refuse("--filter-bits, --filter, --logs", "engines of ours");
+            let options = "--filter-bits, --filter, --logs, --sparse-log";
+            return refuse(options, "engines of ours");
         }
         if self.levels().is_some() && !engine.is_some_and(EngineKind::has_levels) {
             let option = "--size-ratio, --scaling, --relative-levels, --uniform-filters";
@@ -159,6 +165,7 @@ impl Shape {
         for (name, is_on) in [
             ("--relative-levels", self.relative_levels),
             ("--uniform-filters", self.uniform_filters),
+            ("--sparse-log", self.sparse_log),
         ] {
             arguments.extend(is_on.then(|| name.into()));
         }
@@ -178,6 +185,7 @@ impl Shape {
             "filter_bits": self.filter_bits,
             "filter": self.filter.map(|_| self.filters().1),
             "logs": self.logs,
+            "sparse_log": self.sparse_log,
             "space_percent": self.space_percent,
             "group_pages": self.group_pages,
             "fill_percent": self.fill_percent,

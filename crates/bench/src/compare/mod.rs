@@ -11,6 +11,7 @@
 //! store is killed or fails, its finished phases are stored, and the other stores continue.
 
 pub mod child;
+pub mod on_drive;
 pub mod summary;
 pub mod tables;
 

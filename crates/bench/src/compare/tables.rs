@@ -3,6 +3,7 @@
 //! A cell is the median over the repeats, with the least and the greatest if there are several. A
 //! dash means no result: a phase after a load that reached the cap, or after the end of a store.
 
+use crate::compare::on_drive;
 use crate::compare::summary::{self, Spread};
 use crate::driver::latency::Kind;
 use crate::record::{NONE, Record, SETTLED, phase_of};
@@ -38,6 +39,7 @@ impl Report {
             ("Resident memory at most, MB".to_owned(), view.memory()),
             ("Latency in microseconds, p50 / p99 / p99.9 / max".to_owned(), view.latencies()),
         ]);
+        tables.extend(on_drive::table(records).map(|table| (on_drive::TITLE.to_owned(), table)));
         Self { facts: facts(records, engines), tables }
     }
 

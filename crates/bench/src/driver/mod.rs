@@ -20,6 +20,7 @@ pub mod worker;
 mod tests;
 
 use crate::cgroup;
+use crate::drive::{self, Totals};
 use crate::failure::{Failure, Result};
 use crate::options::Options;
 use crate::process::{self, Memory, Usage};
@@ -68,6 +69,8 @@ struct Run<'a> {
     started: u64,
     /// Looks at memory over time, if that was asked for.
     sampler: Option<Sampler>,
+    /// The report of the simulated drive that the database is on.
+    drive: Option<PathBuf>,
 }
 
 /// Figures at one moment; differences of two are what a phase took.
@@ -75,6 +78,7 @@ struct Run<'a> {
 struct Moment {
     usage: Usage,
     counters: Counters,
+    drive: Option<Totals>,
 }
 
 /// Runs all phases on a new database of `kind`; `report` gets each result as soon as there is one.
@@ -217,7 +221,20 @@ fn open<'a>(
     let started = clock::unix_seconds();
     let path = path.to_path_buf();
     let sampler = options.detail.then(Sampler::start).transpose()?;
-    Ok(Run { options, kind, path, shared, store, facts, memory_limit, is_quiet, started, sampler })
+    let drive = drive::report_for(&path);
+    Ok(Run {
+        options,
+        kind,
+        path,
+        shared,
+        store,
+        facts,
+        memory_limit,
+        is_quiet,
+        started,
+        sampler,
+        drive,
+    })
 }
 
 /// Says which store failed.
@@ -334,7 +351,9 @@ impl Run<'_> {
     }
 
     fn moment(&self) -> Result<Moment> {
-        Ok(Moment { usage: Usage::now()?, counters: self.store.counters()? })
+        let drive = self.drive.as_deref().map(|report| drive::totals(report, &self.path));
+        let drive = drive.transpose()?;
+        Ok(Moment { usage: Usage::now()?, counters: self.store.counters()?, drive })
     }
 
     fn team(&self, job: &Job) -> Result<Outcome> {
@@ -392,6 +411,7 @@ impl Run<'_> {
                 .map(|(now, start)| now.saturating_sub(start).as_secs_f64()),
             live_bytes: live_bytes(&self.shared, inserted.sum()),
             latency_us: tally.latencies.percentiles(),
+            drive: now.drive.zip(start.drive).map(|(now, start)| now.since(start)),
             settings: self.settings(outcome),
             detail: self.sampler.as_ref().map(|sampler| {
                 let mut detail = detail(outcome, used, &start.counters, &now.counters);

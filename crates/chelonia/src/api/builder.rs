@@ -126,8 +126,9 @@ impl DatabaseBuilder {
         self
     }
 
-    /// Sets how threads share the write-ahead log of a database that is created (default
-    /// [`LogLayout::Shared`]). An existing database keeps the layout with which it was created.
+    /// Sets how commits are laid out in the write-ahead log (default [`LogLayout::Shared`]). An
+    /// existing database keeps the number of logs with which it was created; whether a single one
+    /// is [`LogLayout::Sparse`] is chosen by each open.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

@@ -77,9 +77,9 @@ impl Core {
         self.signals.wake_flush();
     }
 
-    /// Rotates the memtables of seldom written keyspaces, so that a single old record does not keep
-    /// the whole log from being recycled. Called under the commit lock.
-    fn rotate_laggards(&self) {
+    /// Rotates memtables whose oldest record is too far back in the log, so that a single old
+    /// record does not keep the whole log from being recycled. Called under the commit lock.
+    pub fn rotate_laggards(&self) {
         let Some(log) = self.log.get() else { return };
         let (written, limit) =
             (log.written_bytes(), LOG_SHARES_MAX.saturating_mul(self.governor.write_share()));

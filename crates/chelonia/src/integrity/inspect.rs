@@ -1,7 +1,11 @@
 //! Inspection of an open database for the project's own tests and tools only.
 
 use crate::base::error::{Error, Result};
+#[cfg(feature = "internals")]
+use crate::base::ids::SeqNo;
 use crate::flush::background::LogProgress;
+#[cfg(feature = "internals")]
+use crate::log::{LogTail, Numbers};
 use crate::runtime::clock::Clock;
 use crate::state::core::Core;
 use crate::storage::data_file::superblock::FIRST_BLOCK;
@@ -71,15 +75,23 @@ impl Core {
         Ok(extents)
     }
 
-    /// Appends a record to the log without a commit.
+    /// Appends a record to the log without a commit. In one of several logs it begins with the next
+    /// seqno, moved by `ahead`.
     #[cfg(feature = "internals")]
-    pub fn append_to_log(&self, payload: &[u8]) -> Result<()> {
-        let mut commit = self.commit.lock();
-        let Some(tail) = &mut commit.tail else {
-            return Err(Error::internal("a writable database has no log of its own"));
+    pub fn append_to_log(&self, record: &[u8], ahead: u64) -> Result<()> {
+        let no_log = || Error::internal("a writable database has no log of its own");
+        let append = |tail: &mut LogTail, payload: &[u8]| {
+            let hash = tail.payload_hash(payload);
+            tail.append(payload, hash).map(|_| ())
         };
-        let hash = tail.payload_hash(payload);
-        tail.append(payload, hash).map(|_| ())
+        let mut tails = self.log.get().ok_or_else(no_log)?.lock_tails();
+        let mut commit = self.commit.lock();
+        if let Some(tail) = &mut commit.tail {
+            return append(tail, record);
+        }
+        let first = SeqNo(commit.next_seqno.0.wrapping_add(ahead));
+        let tail = tails.first_mut().and_then(|tail| tail.as_mut()).ok_or_else(no_log)?;
+        append(tail, &[&Numbers::front(first)[..], record].concat())
     }
 
     /// Does the work of the log thread in two intervals without a commit between them (a sync and a

@@ -201,13 +201,13 @@ pub fn extents(database: &Database) -> Result<Vec<(u64, u32, u64)>> {
     database.handle.core().sealed_extents()
 }
 
-/// Appends a record with this payload to the log, right in everything but what it says. The
-/// database can only be let go of after that.
+/// Appends a record to the log, right in everything but what it says. The first of several logs
+/// gets it, with the next seqno, moved by `ahead`. The database can only be let go of after that.
 ///
 /// # Errors
 /// As a commit.
-pub fn append_to_log(database: &Database, payload: &[u8]) -> Result<()> {
-    database.handle.core().append_to_log(payload)
+pub fn append_to_log(database: &Database, record: &[u8], ahead: u64) -> Result<()> {
+    database.handle.core().append_to_log(record, ahead)
 }
 
 /// That an error speaks of damage or of something that is not known: what lies must come to.

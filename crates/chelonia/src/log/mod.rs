@@ -51,7 +51,7 @@ mod verify;
 
 pub use recover::{LogMode, Replay};
 pub use several::Logs;
-pub use several::numbers::{NUMBERS_BYTES, Numbers};
+pub use several::numbers::{FIRST_SEQNO_BYTES, Numbers};
 pub use several::read::Replayed;
 pub use slots::LogIdentity;
 pub use tail::LogTail;

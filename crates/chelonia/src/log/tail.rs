@@ -187,6 +187,14 @@ impl LogTail {
         Ok(end)
     }
 
+    /// Leaves the rest of the open block empty: the next record begins in a block of its own.
+    /// Writes nothing, see invariant 2.
+    pub fn leave_block(&mut self) {
+        if self.unsealed && !self.is_refused && self.offset > BLOCK_HEADER_BYTES {
+            self.offset = BLOCK_BYTES;
+        }
+    }
+
     /// Handles a failed write, with the tail as it was before: `NoSpace` refuses the record, every
     /// other error stops the log.
     #[cold]

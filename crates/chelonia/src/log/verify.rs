@@ -58,7 +58,7 @@ pub struct LogVerified {
 /// A record read back from the log.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadBack<'a> {
-    /// The payload, without the seqnos with which it begins in one of several logs.
+    /// The payload, without the seqno with which it begins in one of several logs.
     pub payload: &'a [u8],
     /// The seqnos of its entries, if the record says so.
     pub numbers: Option<Numbers>,

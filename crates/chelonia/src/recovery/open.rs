@@ -35,7 +35,7 @@ use crate::flush::background::Threads;
 use crate::log::{Log, LogIdentity, LogOptions, Logs};
 use crate::memory::budget::Budget;
 use crate::memtable::Memtable;
-use crate::options::database::Settings;
+use crate::options::database::{LogLayout, Settings};
 use crate::options::keyspace::StoredOptions;
 use crate::records::RecordCache;
 use crate::recovery::replay::{replay_log, survey_log};
@@ -212,6 +212,7 @@ fn new_core(
         shares: WorkerShares::new(settings.workers(), budget.limit()),
         stepped: settings.internals.stepped,
         leave_log: settings.internals.leave_log,
+        is_log_sparse: settings.log_layout == LogLayout::Sparse,
         scrub_interval: settings.scrub_interval,
         commit: CachePadded(Mutex::new(CommitState {
             next_seqno: visible.next(),

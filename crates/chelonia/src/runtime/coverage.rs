@@ -105,6 +105,8 @@ marks! {
     CursorsClosed,
     /// An iterator skipped an empty range.
     EmptyRangeSkipped,
+    /// A tree was opened in the middle of a sweep of staged updates into pages.
+    OpenedWithinSweep,
     /// A replay had to flush.
     ReplayFlushed,
     /// A replay of a read-only open flushed to a scratch file.

@@ -65,6 +65,8 @@ pub struct Core {
     pub stepped: bool,
     /// A close makes no checkpoint.
     pub leave_log: bool,
+    /// A sync ends the block of a single log: [`crate::LogLayout::Sparse`].
+    pub is_log_sparse: bool,
     /// The duration of one full scrub; `None` to disable it.
     pub scrub_interval: Option<Duration>,
     // With their own synchronisation.
@@ -275,10 +277,20 @@ impl Core {
             false => LogEnd::Write(SeqNo::MAX),
         };
         match end.unwrap_or_else(all) {
-            LogEnd::Position(lsn) => {
-                logs.first().sync_through_after(lsn, || self.sync_large_values())
-            }
+            LogEnd::Position(lsn) => logs.first().sync_through_after(lsn, || {
+                self.leave_block();
+                self.sync_large_values()
+            }),
             LogEnd::Write(seqno) => logs.sync_several(seqno, last, || self.sync_large_values()),
+        }
+    }
+
+    /// With a sparse log, ends the block that is about to be synced: no later record is in it.
+    fn leave_block(&self) {
+        if self.is_log_sparse {
+            let mut commit = self.commit.lock();
+            commit.tail.iter_mut().for_each(LogTail::leave_block);
+            self.rotate_laggards();
         }
     }
 

@@ -340,11 +340,15 @@ impl Storage {
     }
 
     /// Returns free space to the file system, except `keep_bytes` of it for allocations expected
-    /// soon.
+    /// soon. In pieces: reads, and all that need the lock, go on in between.
     pub fn give_back(&self, keep_bytes: u64) -> Result<()> {
-        let mut space = self.space.lock();
-        let file = self.file.writing()?;
-        space.give_back(&*file, keep_bytes / BLOCK_BYTES_U64)
+        loop {
+            let mut space = self.space.lock();
+            let file = self.file.writing()?;
+            if !space.give_back(&*file, keep_bytes / BLOCK_BYTES_U64)? {
+                return Ok(());
+            }
+        }
     }
 
     /// Returns all free space to the file system, whether it has device blocks or not. Used when a

@@ -41,6 +41,10 @@ const GROWTH_BLOCKS_MAX: u64 = 16 << 10;
 /// Free extents shorter than this (64 KiB) are not punched: that would fragment the file.
 const HOLE_BLOCKS_MIN: u64 = 16;
 
+/// Most blocks that one call of [`Space::give_back`] returns (16 MiB): the file system lets nobody
+/// read the file meanwhile, and the owner's lock is held.
+const GIVE_BACK_BLOCKS: u64 = 4 << 10;
+
 /// A hole that is reused gets device blocks for at least this many blocks (1 MiB) at once.
 const REFILL_BLOCKS: u64 = 256;
 
@@ -294,11 +298,13 @@ impl Space {
     }
 
     /// Returns free space to the file system, except `keep_blocks` of it: truncates the free end of
-    /// the file, and punches holes into free extents from high addresses down.
-    pub fn give_back(&mut self, file: &dyn File, keep_blocks: u64) -> Result<()> {
+    /// the file, and punches holes into free extents from high addresses down. At most
+    /// [`GIVE_BACK_BLOCKS`] with each of the two; true if a further call will return more.
+    pub fn give_back(&mut self, file: &dyn File, keep_blocks: u64) -> Result<bool> {
         let end = self.free.file_blocks();
         let used_end = self.free.used_end();
-        let cut = self.length_min.max(used_end + keep_blocks.min(end - used_end));
+        let wanted = self.length_min.max(used_end + keep_blocks.min(end - used_end));
+        let cut = wanted.max(end.saturating_sub(GIVE_BACK_BLOCKS));
         if cut < end {
             file.set_size(cut * BLOCK_BYTES_U64)?;
             self.holes.remove(&(cut..end));
@@ -306,7 +312,11 @@ impl Space {
             if !self.free.cut(cut) {
                 return Err(Error::internal("the end of the file is not free"));
             }
+            if cut > wanted {
+                return Ok(true);
+            }
         }
+        let mut left = GIVE_BACK_BLOCKS;
         while self.solid() > keep_blocks {
             let Some(range) = self.fresh.pop_last() else { break };
             // A fresh range may be part of a larger free extent: all of it is considered.
@@ -315,32 +325,44 @@ impl Space {
             if free.end - free.start < HOLE_BLOCKS_MIN {
                 continue;
             }
-            self.punch(file, &free)?;
+            if !self.punch(file, &free, &mut left)? {
+                self.fresh.insert(free);
+                return Ok(true);
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
-    /// Punches a free extent that has some device blocks.
-    fn punch(&mut self, file: &dyn File, free: &Range<u64>) -> Result<()> {
-        for gap in self.holes.gaps(free) {
-            let bytes = (gap.end - gap.start) * BLOCK_BYTES_U64;
-            file.punch_hole(gap.start * BLOCK_BYTES_U64, bytes)?;
-            self.holes.insert(gap);
+    /// Punches a free extent that has some device blocks, from its end, as long as `left` lasts;
+    /// true if all of it is a hole then.
+    fn punch(&mut self, file: &dyn File, free: &Range<u64>, left: &mut u64) -> Result<bool> {
+        for gap in self.holes.gaps(free).into_iter().rev() {
+            let start = gap.start.max(gap.end.saturating_sub(*left));
+            let blocks = gap.end - start;
+            if blocks > 0 {
+                file.punch_hole(start * BLOCK_BYTES_U64, blocks * BLOCK_BYTES_U64)?;
+                self.holes.insert(start..gap.end);
+                *left -= blocks;
+            }
+            if start > gap.start {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Returns all free space: the end of the file, and every free extent, however small, including
     /// those that may be holes. Extents free at open may have device blocks.
     pub fn give_all_back(&mut self, file: &dyn File) -> Result<()> {
         mark(Mark::SpaceAllGivenBack);
-        self.give_back(file, 0)?;
+        while self.give_back(file, 0)? {}
         if self.holes_suspect {
             self.holes = RangeSet::default();
         }
+        let mut all = u64::MAX;
         for free in self.free.all() {
             self.fresh.remove(&free);
-            self.punch(file, &free)?;
+            self.punch(file, &free, &mut all)?;
         }
         self.holes_suspect = false;
         Ok(())

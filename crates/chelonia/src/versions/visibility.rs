@@ -80,18 +80,24 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
     }
 
     /// True if `ticket` may be assigned now; the holder of the commit lock waits until it may.
+    #[inline]
     pub fn has_space(&self, ticket: u64) -> bool {
         // Sequentially consistent because threads wait for it: see `advance`.
         ticket < self.head.load(Ordering::SeqCst) + TICKETS
     }
 
     /// Waits until `ticket` may be assigned. `Stopped` if that will never happen.
+    #[inline]
     pub fn wait_for_slot(&self, ticket: u64) -> Result<()> {
+        if self.has_space(ticket) {
+            return Ok(());
+        }
         self.wait(|| self.has_space(ticket))
     }
 
     /// Completes `ticket`, whose commit ends with seqno `end` and is in its memtables. Returns when
     /// the commit is visible, or `Stopped` if it never will be.
+    #[inline]
     pub fn complete(&self, ticket: u64, end: SeqNo) -> Result<()> {
         if self.head.load(Ordering::SeqCst) == ticket {
             // All earlier tickets are complete, and no other thread moves the head past a ticket
@@ -102,6 +108,11 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
             self.advance(true);
             return Ok(());
         }
+        self.complete_later(ticket, end)
+    }
+
+    #[inline(never)]
+    fn complete_later(&self, ticket: u64, end: SeqNo) -> Result<()> {
         mark(Mark::CommitOutOfOrder);
         let slot = self.slot(ticket);
         slot.end.store(end.0, Ordering::Relaxed);

@@ -25,11 +25,11 @@ impl Core {
         growth: u64,
         deadline: Deadline,
     ) -> Result<Admission<'_>> {
-        let mut of_distance = self.distance_debt_of(keyspaces);
-        if of_distance.is_some_and(|debt| debt.headroom_bytes == 0) {
-            self.wait_for_flush(keyspaces, deadline)?;
-            of_distance = self.distance_debt_of(keyspaces);
-        }
+        let is_unset = |one: &&Arc<KeyspaceCore>| one.distance.load(Ordering::Relaxed) == 0;
+        let of_distance = match keyspaces.iter().all(is_unset) {
+            true => None,
+            false => self.admit_by_distance(keyspaces, deadline)?,
+        };
         match self.governor.admit(growth, growth + HEADROOM_BYTES) {
             Some(admission) => {
                 let mut debt = Debt {
@@ -55,17 +55,29 @@ impl Core {
         }
     }
 
+    /// Waits while memtables are at a distance that was set. Returns the debt that results.
+    #[inline(never)]
+    fn admit_by_distance(
+        &self,
+        keyspaces: &[&Arc<KeyspaceCore>],
+        deadline: Deadline,
+    ) -> Result<Option<Debt>> {
+        let debt = self.distance_debt_of(keyspaces);
+        if debt.is_none_or(|debt| debt.headroom_bytes > 0) {
+            return Ok(debt);
+        }
+        self.wait_for_flush(keyspaces, deadline)?;
+        Ok(self.distance_debt_of(keyspaces))
+    }
+
     /// The [`Core::distance_debt`] of that of `keyspaces` with the least headroom; `None` if no
     /// distance was set, or the device is full, where memtables may take all their memory.
     fn distance_debt_of(&self, keyspaces: &[&Arc<KeyspaceCore>]) -> Option<Debt> {
-        let is_set =
-            |keyspace: &&&Arc<KeyspaceCore>| keyspace.distance.load(Ordering::Relaxed) != 0;
-        let mut set = keyspaces.iter().filter(is_set).peekable();
-        set.peek()?;
         if self.counters.out_of_space.load(Ordering::Relaxed) {
             return None;
         }
         let guard = self.storage.epochs().pin();
+        let set = keyspaces.iter().filter(|one| one.distance.load(Ordering::Relaxed) != 0);
         let debts = set.filter_map(|keyspace| self.distance_debt(keyspace, &guard));
         debts.min_by_key(|debt| debt.headroom_bytes)
     }

@@ -21,7 +21,6 @@ use crate::base::ids::SeqNo;
 use crate::base::limits::{BATCH_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use crate::base::stream::LargeRef;
 use crate::disk_full::accept::SpaceNeeds;
-use crate::log::Numbers;
 use crate::memory::epoch::Guard;
 use crate::options::commit::{CommitOptions, Deadline};
 use crate::options::keyspace::Durability;
@@ -82,8 +81,8 @@ impl<'a, W: Writes<'a>> Entries for CommitEntries<'_, W> {
     }
 
     #[inline]
-    fn numbered(&mut self, numbers: Numbers) -> &[u8] {
-        self.payload.number(numbers);
+    fn numbered(&mut self, first: SeqNo) -> &[u8] {
+        self.payload.number(first);
         self.payload.bytes()
     }
 
@@ -97,7 +96,7 @@ impl<'a, W: Writes<'a>> Entries for CommitEntries<'_, W> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn placed(&mut self, place: Place<'_>) {
         if self.core.log.get().is_some_and(|log| log.wants_segment()) {
             self.core.signals.wake_log();
@@ -112,7 +111,7 @@ impl<'a, W: Writes<'a>> Entries for CommitEntries<'_, W> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn apply(&mut self) {
         // The log has the record, and the memtables are about to take as much memory again.
         self.payload.free_large();
@@ -165,7 +164,7 @@ impl Core {
         let large = self.write_large_values(writes)?;
         drop(pending_large);
         let front = match self.log.get() {
-            Some(logs) if !logs.is_single() => Front::Numbers,
+            Some(logs) if !logs.is_single() => Front::Seqno,
             _ => Front::Empty,
         };
         let guard;
@@ -261,26 +260,30 @@ impl Core {
         for write in writes.iter() {
             bytes[write.keyspace] += (write.key.len() + write.value.map_or(0, <[u8]>::len)) as u64;
         }
-        let (views, first) = (Views::Many(Vec::new()), SeqNo(0));
-        let core = self;
-        let mut commit = CommitEntries {
-            core,
-            keyspaces,
-            writes,
-            payload,
-            hash,
-            large,
-            bytes,
-            guard,
-            first,
-            views,
-        };
         let pipeline =
             Pipeline { order: &self.commit, visibility: &self.visibility, health: &self.health };
+        let core = self;
+        let entries = move || {
+            let (payload, bytes) = (payload, bytes);
+            let (views, first) = (Views::Many(Vec::new()), SeqNo(0));
+            CommitEntries {
+                core,
+                keyspaces,
+                writes,
+                payload,
+                hash,
+                large,
+                bytes,
+                guard,
+                first,
+                views,
+            }
+        };
+        // A value for each: one whose address the second call takes would be kept in memory.
         if is_single {
-            return pipeline.commit(&mut commit).map(LogEnd::Position);
+            return pipeline.commit(&mut entries()).map(LogEnd::Position);
         }
-        pipeline.commit_to(logs.own_tail(), &mut commit).map(LogEnd::Write)
+        pipeline.commit_to(logs.own_tail(), &mut entries()).map(LogEnd::Write)
     }
 
     /// Writes the large values of a commit to extents of their own, in order; all or none.

@@ -1,8 +1,9 @@
 //! Step 2 of a commit: its log record, in a buffer that costs the next commit nothing.
 
 use crate::base::codec::Sink;
+use crate::base::ids::SeqNo;
 use crate::base::stream::LargeRef;
-use crate::log::{NUMBERS_BYTES, Numbers};
+use crate::log::{FIRST_SEQNO_BYTES, Numbers};
 use crate::memory::budget::{Budget, Charge, Use};
 use crate::memory::pages::PageBuffer;
 use crate::runtime::sync::{Arc, thread_local};
@@ -25,15 +26,15 @@ pub const RECORD_BYTES_KEPT: u64 = 64 << 10;
 pub enum Front {
     /// None: the database has one log.
     Empty,
-    /// Space for the seqnos, known when the record gets its place.
-    Numbers,
+    /// Space for the first seqno, known when the record gets its place.
+    Seqno,
 }
 
 impl Front {
     #[inline]
     fn begin(self, out: &mut impl Sink) {
-        if self == Front::Numbers {
-            out.put(&[0; NUMBERS_BYTES]);
+        if self == Front::Seqno {
+            out.put(&[0; FIRST_SEQNO_BYTES]);
         }
     }
 }
@@ -88,13 +89,13 @@ impl Payload {
         }
     }
 
-    /// Writes the seqnos at the front of the record.
+    /// Writes the first seqno at the front of the record.
     #[inline]
-    pub fn number(&mut self, numbers: Numbers) {
-        let numbers = numbers.encode();
+    pub fn number(&mut self, first: SeqNo) {
+        let front = Numbers::front(first);
         match self {
-            Payload::Small(bytes) => bytes[..NUMBERS_BYTES].copy_from_slice(&numbers),
-            Payload::Large { bytes, .. } => bytes.overwrite_front(&numbers),
+            Payload::Small(bytes) => bytes[..FIRST_SEQNO_BYTES].copy_from_slice(&front),
+            Payload::Large { bytes, .. } => bytes.overwrite_front(&front),
         }
     }
 

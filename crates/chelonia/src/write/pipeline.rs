@@ -21,7 +21,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Lsn, SeqNo};
 use crate::base::logs::{LogPosition, Starts};
-use crate::log::{LogTail, Numbers};
+use crate::log::LogTail;
 use crate::runtime::sync::Mutex;
 use crate::state::core::CommitState;
 use crate::state::health::Health;
@@ -94,9 +94,9 @@ pub trait Entries {
     /// The log record and its hash.
     fn record(&self) -> (&[u8], u64);
 
-    /// The log record in one of several logs, which begins with these seqnos. May be called again
-    /// with others.
-    fn numbered(&mut self, numbers: Numbers) -> &[u8];
+    /// The log record in one of several logs, which begins with the first seqno of its entries. May
+    /// be called again with another.
+    fn numbered(&mut self, first: SeqNo) -> &[u8];
 
     /// Called first, under the commit lock. An error ends the commit; it has changed nothing.
     fn prepare(&mut self) -> Result<()>;

@@ -153,7 +153,8 @@ fn an_inline_value_of_a_large_size_in_the_log_is_damage() {
     keyspace(&database).insert("key", "value").unwrap();
     // One put of the keyspace numbered 1, with a value of 32,768 bytes in the record.
     let head = [1, 1 << 2, 1, b'k', 0x80, 0x80, 0x02];
-    forged::append_to_log(&database, &[&head[..], &[7; LARGE_VALUE_BYTES_MIN]].concat()).unwrap();
+    forged::append_to_log(&database, &[&head[..], &[7; LARGE_VALUE_BYTES_MIN]].concat(), 0)
+        .unwrap();
     let files = directory.to_files();
     for read_only in [false, true] {
         let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::from_files(files.clone()));

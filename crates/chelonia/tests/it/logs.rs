@@ -1,8 +1,9 @@
-//! Databases with several logs: every thread writes to one of them, and all of it is one order.
+//! Databases with several logs: every thread writes to one of them, and all of it is one order. A
+//! sparse log.
 
 use crate::support::{TINY_DISTANCE, tiny_options};
 use chelonia::internals::{CrashDirectory, Directory, MemoryDirectory, Survivors};
-use chelonia::{Database, DatabaseBuilder, Durability, ErrorKind, LogLayout};
+use chelonia::{Database, DatabaseBuilder, Durability, ErrorKind, KeyspaceOptions, LogLayout};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -115,4 +116,32 @@ fn a_number_of_logs_out_of_range_is_refused() {
         let refused = builder(&directory).log_layout(LogLayout::PerThread { logs }).open();
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument, "{logs}");
     }
+}
+
+#[test]
+fn commits_of_different_syncs_share_no_block_of_a_sparse_log() {
+    let blocks = |layout, durability| {
+        let memory = MemoryDirectory::new();
+        let directory: Arc<dyn Directory> = Arc::new(memory.clone());
+        let open = || builder(&directory).log_layout(layout).open().unwrap();
+        let database = open();
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        for number in 0..COMMITS {
+            keyspace.insert_with(number.to_be_bytes(), [1; 30], durability).unwrap();
+        }
+        let written = database.stats().io.log_bytes_written.div_ceil(4096);
+        drop((keyspace, database));
+        // Any other layout of one log continues it.
+        let database = builder(&directory).open().unwrap();
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        assert_eq!(keyspace.iter().count() as u64, COMMITS);
+        assert!(database.verify().unwrap().is_clean());
+        written
+    };
+    let packed = blocks(LogLayout::Shared, Durability::Sync);
+    assert!(packed < COMMITS / 2, "{packed} blocks");
+    let sparse = blocks(LogLayout::Sparse, Durability::Sync);
+    assert!(sparse >= COMMITS, "{sparse} blocks");
+    let unsynced = blocks(LogLayout::Sparse, Durability::Process);
+    assert!(unsynced < COMMITS / 2, "{unsynced} blocks");
 }

@@ -17,7 +17,8 @@ pub fn engine_of(number: u64) -> EngineKind {
 }
 
 /// The layouts of the log.
-pub const LAYOUTS: [LogLayout; 2] = [LogLayout::Shared, LogLayout::PerThread { logs: 3 }];
+pub const LAYOUTS: [LogLayout; 3] =
+    [LogLayout::Shared, LogLayout::PerThread { logs: 3 }, LogLayout::Sparse];
 
 /// The layout of the log of a database that `number` distinguishes.
 pub fn layout_of(number: u64) -> LogLayout {

@@ -23,6 +23,9 @@ const RUN_BYTES: u64 = 4 << 20;
 /// See [`TreelineConfig::sweep_bytes`].
 const SWEEP_BYTES: u64 = 32 << 20;
 
+/// Least number of groups of a full node; see [`TreelineConfig::groups_of_node`].
+const NODE_GROUPS_MIN: usize = 4;
+
 /// A run under construction takes at most this part of the budget, several times its size.
 const MEMORY_PER_RUN: u64 = 64;
 
@@ -34,7 +37,7 @@ const MEMORY_PER_SWEEP: u64 = 8;
 pub struct TreelineConfig {
     /// Maximum number of pages of a new group.
     pub group_pages: usize,
-    /// Maximum number of groups of a new node.
+    /// Maximum number of groups of a new node, with distances from about a mebibyte on.
     pub node_groups: usize,
     /// Part of a new page that is filled, in percent.
     pub fill_percent: usize,
@@ -46,7 +49,8 @@ pub struct TreelineConfig {
     pub checkpoint_distance: u64,
     /// Size of a staged run, if memory allows runs of that size.
     pub run_bytes: u64,
-    /// Staged updates that one job sweeps into pages, if memory allows.
+    /// Bytes of staged updates that one job sweeps into pages, if memory allows and the distance is
+    /// not less.
     pub sweep_bytes: u64,
     /// Options of staged runs.
     pub run: RunOptions,
@@ -84,10 +88,27 @@ impl TreelineConfig {
         page_blocks * BLOCK_PAYLOAD_BYTES * self.fill_percent / 100
     }
 
+    /// Bytes of staged updates that one job sweeps: a job takes no longer than the flushes beside
+    /// it.
+    pub(super) fn job_bytes(&self) -> u64 {
+        self.sweep_bytes.min(self.checkpoint_distance)
+    }
+
+    /// Maximum number of groups of a new node: a job sweeps whole nodes, so that small jobs need
+    /// small ones.
+    pub(super) fn groups_of_node(&self) -> usize {
+        let groups = 4 * self.job_bytes() / self.group_bytes_max();
+        usize::try_from(groups)
+            .map_or(self.node_groups, |groups| groups.max(NODE_GROUPS_MIN).min(self.node_groups))
+    }
+
+    fn group_bytes_max(&self) -> u64 {
+        Self::slots_of(self.group_pages) as u64 * BLOCK_BYTES_U64
+    }
+
     /// About the most bytes of the groups of a node.
     pub(super) fn node_bytes_max(&self) -> u64 {
-        let slots = Self::slots_of(self.group_pages) as u64;
-        self.node_groups as u64 * slots * BLOCK_BYTES_U64
+        self.node_groups as u64 * self.group_bytes_max()
     }
 
     /// The options with sizes that fit `memory` bytes of budget.

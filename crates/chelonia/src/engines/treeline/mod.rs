@@ -40,6 +40,7 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::SortedUpdates;
 use crate::engine::{Absorbed, Engine, EngineStats, Job, LiveOptions, Version, Work, WriteBudget};
 use crate::run::OpenRuns;
+use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
@@ -114,6 +115,9 @@ impl Treeline {
                 .map_err(|error| error.at(DATA_FILE, place.extent.offset()))?,
             None => Parts::default(),
         };
+        if parts.sinking > 0 {
+            mark(Mark::OpenedWithinSweep);
+        }
         let shared =
             Arc::new(Shared { node_cache, counters: Counters::default(), due: Due::default() });
         let version =
@@ -192,7 +196,7 @@ impl Engine for Treeline {
         if !self.shared.due.is_due(&self.newest().parts) {
             return Ok(None);
         }
-        let job: Option<SweepJob<'_>> = self.plan_sweep(self.config().sweep_bytes);
+        let job: Option<SweepJob<'_>> = self.plan_sweep(self.config().job_bytes());
         Ok(job.map(|job| Box::new(job) as Box<dyn Job>))
     }
 

@@ -23,7 +23,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `mod` | the log of each thread; syncs; trimming |
-//! | `numbers` | the seqnos at the front of a record |
+//! | `numbers` | the seqno at the front of a record |
 //! | `read` | replay, verification and salvage over all logs |
 //!
 //! Locks: the tails, by ascending number, then the commit lock; group locks as in `log/group.rs`.

@@ -19,7 +19,7 @@ use crate::storage::io::Directory;
 pub struct Replayed<'a> {
     /// Where a replay of this record and all after it would begin.
     pub starts: Starts<'a>,
-    /// Its payload, without the seqnos with which it begins in one of several logs.
+    /// Its payload, without the seqno with which it begins in one of several logs.
     pub payload: &'a [u8],
 }
 

@@ -33,7 +33,7 @@ impl World {
     }
 
     fn step(&mut self, rng: &mut Rng) {
-        match rng.below(24) {
+        match rng.below(25) {
             0..12 => {
                 let bytes = payload(self.next, random_bytes(rng));
                 self.next += 1;
@@ -46,6 +46,7 @@ impl World {
             18..20 => self.sim.write_back(rng),
             20 => self.log.release_idle(),
             21..23 => self.trim(rng),
+            23 => self.tail.leave_block(),
             _ => self.recover(None, rng),
         }
     }

@@ -2,12 +2,13 @@
 
 use super::sim::SimDirectory;
 use super::*;
+use crate::base::codec::put_varint;
 use crate::base::error::ErrorKind;
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::logs::{LogMark, PerLog};
 use crate::log::verify::ReadBack;
-use crate::log::{Logs, Numbers, Replayed};
+use crate::log::{FIRST_SEQNO_BYTES, Logs, Numbers, Replayed};
 use crate::storage::io::memory::MemoryDirectory;
 use std::collections::BTreeMap;
 
@@ -35,6 +36,14 @@ struct World {
     durable: usize,
     mark: LogMark,
     next: SeqNo,
+}
+
+/// A record with these seqnos: it begins with the number of its entries.
+fn numbered(numbers: Numbers, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Numbers::front(numbers.first).to_vec();
+    put_varint(&mut bytes, u64::from(numbers.count));
+    bytes.extend(payload);
+    bytes
 }
 
 impl World {
@@ -77,8 +86,7 @@ impl World {
         let count = u32::try_from(1 + rng.below(3)).unwrap();
         let numbers = Numbers { first: self.next, count };
         self.next = numbers.last().next();
-        let mut bytes = numbers.encode().to_vec();
-        bytes.extend(payload(numbers.first.0, random_bytes(rng)));
+        let bytes = numbered(numbers, &payload(numbers.first.0, random_bytes(rng)));
         let start = self.logs.lock_tails()[log].as_ref().unwrap().position();
         self.written.push(Written { log, start, numbers, bytes });
         self.written.len() - 1
@@ -160,7 +168,7 @@ impl World {
         assert!(records.len() >= at_least, "{} of {at_least} records", records.len());
         assert!(records.len() <= appended, "{} of {appended} records", records.len());
         for (found, written) in records.iter().zip(&self.written) {
-            assert!(*found == written.bytes[crate::log::NUMBERS_BYTES..]);
+            assert!(*found == written.bytes[FIRST_SEQNO_BYTES..]);
         }
         self.written.truncate(records.len());
         // Replayed records are durable now.
@@ -251,8 +259,7 @@ fn in_turns(is_synced: bool) -> World {
     for number in 0..6 {
         let numbers = Numbers { first: world.next, count: 1 };
         world.next = world.next.next();
-        let mut bytes = numbers.encode().to_vec();
-        bytes.extend(payload(number, 300));
+        let bytes = numbered(numbers, &payload(number, 300));
         let log = usize::try_from(number % 2).unwrap();
         let start = world.logs.lock_tails()[log].as_ref().unwrap().position();
         world.written.push(Written { log, start, numbers, bytes });
@@ -293,15 +300,14 @@ fn what_is_cut_behind_a_gap_stays_cut_when_its_seqnos_are_used_again() {
     assert_eq!(records.len(), 3);
     {
         let logs = logs.unwrap();
-        let mut bytes = Numbers { first: SeqNo(4), count: 1 }.encode().to_vec();
-        bytes.extend(b"anew");
+        let bytes = numbered(Numbers { first: SeqNo(4), count: 1 }, b"anew");
         let mut tails = logs.lock_tails();
         let tail = tails[0].as_mut().unwrap();
         let hash = tail.payload_hash(&bytes);
         tail.append(&bytes, hash).unwrap();
     }
     let (records, _) = replay(&dir, &world.options, &world.mark, LogMode::ReadOnly).unwrap();
-    assert_eq!((records.len(), &records[3][..]), (4, &b"anew"[..]));
+    assert_eq!((records.len(), &records[3][..]), (4, &b"\x01anew"[..]));
 }
 
 #[test]

@@ -17,6 +17,11 @@ fn empty(bytes_max: u64) -> (LimitedFile, Space) {
     (file, Space::new(FIRST_BLOCK, FIRST_BLOCK, 3))
 }
 
+/// Returns free space except `keep_blocks` of it, in as many pieces as that takes.
+fn give_back(space: &mut Space, file: &dyn File, keep_blocks: u64) {
+    while space.give_back(file, keep_blocks).unwrap() {}
+}
+
 #[test]
 fn generations_are_unique_and_small_databases_small() {
     let (file, mut space) = empty(u64::MAX);
@@ -109,18 +114,18 @@ fn space_is_given_back_and_asked_for_again() {
     space.free(extents[7]).unwrap();
     file.log.lock().clear();
     // All that may stay stays.
-    space.give_back(&file, 300).unwrap();
+    give_back(&mut space, &file, 300);
     let used_end = extents[6].end().0;
     assert!(file.log.lock().iter().all(|(what, ..)| *what != "punch"));
     file.log.lock().clear();
-    space.give_back(&file, 0).unwrap();
+    give_back(&mut space, &file, 0);
     assert_eq!(file.size().unwrap(), used_end * BLOCK);
     let punched = ("punch", extents[1].start.0 * BLOCK, 200 * BLOCK);
     assert!(file.log.lock().contains(&punched));
     assert_eq!(space.stats().hole_blocks, 200);
     // One call is enough.
     file.log.lock().clear();
-    space.give_back(&file, 0).unwrap();
+    give_back(&mut space, &file, 0);
     assert!(file.log.lock().is_empty());
     // A hole gets its device blocks again before it is allocated; if that fails, nothing changes.
     let before = space.stats();
@@ -134,8 +139,35 @@ fn space_is_given_back_and_asked_for_again() {
     // The rest of the hole was filled with it: no call for the next one, and it can be punched.
     space.allocate(&file, 50).unwrap();
     assert_eq!(file.log.lock().len(), 1);
-    space.give_back(&file, 0).unwrap();
+    give_back(&mut space, &file, 0);
     assert_eq!(space.stats().hole_blocks, 100);
+}
+
+#[test]
+fn much_space_is_given_back_in_pieces_which_keep_nobody_waiting() {
+    const PIECE: u32 = 4 << 10;
+    let (file, mut space) = empty(u64::MAX);
+    let sizes = [3 * PIECE + 7, 10, 2 * PIECE, 10, 5 * PIECE];
+    let extents = sizes.map(|blocks| space.allocate(&file, blocks).unwrap().extent);
+    for index in [0, 2, 4] {
+        space.free(extents[index]).unwrap();
+    }
+    file.log.lock().clear();
+    let (mut calls, mut size) = (1, file.size().unwrap());
+    while space.give_back(&file, 0).unwrap() {
+        calls += 1;
+        let now = file.size().unwrap();
+        assert!(size - now <= u64::from(PIECE) * BLOCK);
+        size = now;
+    }
+    assert_eq!(size, extents[3].end().0 * BLOCK);
+    let punched = file.log.lock().iter().filter(|(what, ..)| *what == "punch").cloned().collect();
+    let punched: Vec<(&str, u64, u64)> = punched;
+    assert!(punched.iter().all(|(.., bytes)| *bytes <= u64::from(PIECE) * BLOCK));
+    let bytes: u64 = punched.iter().map(|(.., bytes)| bytes).sum();
+    assert_eq!(bytes, u64::from(sizes[0] + sizes[2]) * BLOCK);
+    assert_eq!(space.stats().hole_blocks, u64::from(sizes[0] + sizes[2]));
+    assert!((10..=13).contains(&calls), "{calls} calls");
 }
 
 #[test]
@@ -146,18 +178,18 @@ fn the_file_is_never_shorter_than_a_superblock_says() {
     let length = space.superblock_length();
     assert_eq!(length, second.end().0);
     space.free(second).unwrap();
-    space.give_back(&file, 0).unwrap();
+    give_back(&mut space, &file, 0);
     assert_eq!(file.size().unwrap(), length * BLOCK);
     space.superblock_written(length);
-    space.give_back(&file, 0).unwrap();
+    give_back(&mut space, &file, 0);
     assert_eq!(file.size().unwrap(), length * BLOCK);
     // The next superblock names less, but only when both copies do.
     let shorter = space.superblock_length();
     assert_eq!(shorter, first.end().0);
-    space.give_back(&file, 0).unwrap();
+    give_back(&mut space, &file, 0);
     assert_eq!(file.size().unwrap(), length * BLOCK);
     space.superblock_written(shorter);
-    space.give_back(&file, 0).unwrap();
+    give_back(&mut space, &file, 0);
     assert_eq!(file.size().unwrap(), shorter * BLOCK);
 }
 
@@ -190,7 +222,7 @@ fn owners_never_share_a_block() {
                     owner[index(extent.start.0)..index(extent.end().0)].fill(false);
                     space.free(extent).unwrap();
                 }
-                _ => space.give_back(&file, rng.below(200)).unwrap(),
+                _ => give_back(&mut space, &file, rng.below(200)),
             }
             let used = owned.iter().map(|extent| u64::from(extent.blocks)).sum::<u64>();
             assert_eq!(space.stats().used_blocks, used + FIRST_BLOCK);
@@ -201,7 +233,7 @@ fn owners_never_share_a_block() {
         for extent in owned {
             space.free(extent).unwrap();
         }
-        space.give_back(&file, 0).unwrap();
+        give_back(&mut space, &file, 0);
         assert_eq!(file.size().unwrap(), FIRST_BLOCK * BLOCK);
     }
 }

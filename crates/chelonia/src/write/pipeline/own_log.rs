@@ -15,10 +15,9 @@
 //! taken.
 
 use super::{Entries, Pipeline, Place, Tail, Unfinished};
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::ids::SeqNo;
 use crate::base::logs::Starts;
-use crate::log::Numbers;
 use crate::runtime::sync::MutexGuard;
 use crate::state::core::CommitState;
 use crate::state::health::Health;
@@ -26,6 +25,7 @@ use crate::state::health::Health;
 impl<T: Tail, const TICKETS: u64> Pipeline<'_, T, TICKETS> {
     /// Commits `entries` to the log `number`, whose locked tail is `own`; returns their last seqno
     /// when they are visible. After a transient error, such as `NoSpace`, nothing has changed.
+    #[inline(never)]
     pub fn commit_to(
         &self,
         (number, own): (usize, MutexGuard<'_, Option<T>>),
@@ -47,9 +47,7 @@ impl<T: Tail, const TICKETS: u64> Pipeline<'_, T, TICKETS> {
         entries: &mut impl Entries,
     ) -> Result<(u64, SeqNo, Unfinished<'_, '_, T, TICKETS>)> {
         debug_assert!(entries.count() > 0, "an empty commit has no seqno");
-        let Ok(count) = u32::try_from(entries.count()) else {
-            return Err(Error::internal("a batch has more entries than its limit allows"));
-        };
+        let count = entries.count() as u64;
         // Only a close takes the tail.
         let Some(tail) = &mut *own else { return Err(Health::closed()) };
         let bytes = entries.record().0.len();
@@ -58,34 +56,34 @@ impl<T: Tail, const TICKETS: u64> Pipeline<'_, T, TICKETS> {
         entries.prepare()?;
         let CommitState { next_seqno, next_ticket, totals, starts, .. } = &mut *order;
         self.visibility.wait_for_slot(*next_ticket)?;
-        let (ticket, numbers) = (*next_ticket, Numbers { first: *next_seqno, count });
+        let (ticket, first) = (*next_ticket, *next_seqno);
+        let last = SeqNo(first.0 + count - 1);
         starts[number] = tail.position();
         let is_space_sure = tail.is_space_sure();
         if !is_space_sure {
-            append(tail, entries, numbers)
+            append(tail, entries, first)
                 .map_err(|error| self.health.stop_unless_harmless(error))?;
         }
-        let (first, last) = (numbers.first, numbers.last());
         entries.placed(Place { starts: Starts::Each(starts), first, last });
         *next_ticket += 1;
         *next_seqno = last.next();
         totals.commits += 1;
-        totals.entries += u64::from(count);
+        totals.entries += count;
         totals.user_bytes += entries.bytes();
         drop(order);
         let unfinished = Unfinished { pipeline: self };
         if is_space_sure {
             // The place is taken: any failure leaves a gap, and stops all writes.
-            append(tail, entries, numbers)
+            append(tail, entries, first)
                 .map_err(|error| self.health.stop(error.not_transient()))?;
         }
         Ok((ticket, last, unfinished))
     }
 }
 
-/// Appends the record of `entries` with these seqnos.
-fn append(tail: &mut impl Tail, entries: &mut impl Entries, numbers: Numbers) -> Result<()> {
-    let record = entries.numbered(numbers);
+/// Appends the record of `entries`, whose seqnos begin with `first`.
+fn append(tail: &mut impl Tail, entries: &mut impl Entries, first: SeqNo) -> Result<()> {
+    let record = entries.numbered(first);
     let hash = tail.hash(record);
     tail.append(record, hash).map(|_| ())
 }

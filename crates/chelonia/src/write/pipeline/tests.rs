@@ -3,7 +3,7 @@
 use super::*;
 use crate::base::error::ErrorKind;
 use crate::base::logs::PerLog;
-use crate::log::NUMBERS_BYTES;
+use crate::log::{FIRST_SEQNO_BYTES, Numbers};
 use crate::state::core::CommitTotals;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -61,7 +61,9 @@ struct Recorded {
 
 impl Recorded {
     fn new(count: usize) -> Self {
-        let record = vec![7; 10 * count];
+        // It begins with the number of entries, after space for the first seqno.
+        let mut record = vec![7; 10 * count];
+        record[FIRST_SEQNO_BYTES] = u8::try_from(count).unwrap();
         let (refusal, panics, steps, place) = (None, false, Vec::new(), None);
         Self { count, log: 0, record, refusal, panics, steps, place }
     }
@@ -80,9 +82,9 @@ impl Entries for Recorded {
         (&self.record, self.record.len() as u64)
     }
 
-    fn numbered(&mut self, numbers: Numbers) -> &[u8] {
+    fn numbered(&mut self, first: SeqNo) -> &[u8] {
         self.steps.push("numbered");
-        self.record.splice(..NUMBERS_BYTES, numbers.encode());
+        self.record.splice(..FIRST_SEQNO_BYTES, Numbers::front(first));
         &self.record
     }
 

@@ -4,6 +4,7 @@
 mod script;
 mod sites;
 
+use crate::suite::support::LAYOUTS;
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::{Call, Failure, Fault, FaultPlan};
 use sites::Site;
@@ -61,7 +62,7 @@ impl Test for Faults {
         for _ in 0..ATTEMPTS {
             if hits == 0 {
                 // The numbers came from an unusual run.
-                let calls = sites::look().remove(site).unwrap_or_default();
+                let calls = sites::look(site.layout).remove(site).unwrap_or_default();
                 hits = fail_calls(site, &calls, &mut tally);
             }
         }
@@ -97,9 +98,9 @@ fn fails(site: &Site, call: u64, failure: Failure, sticky: bool) -> bool {
     let what = format!("{site:?}, call {call}: {failure:?}, sticky: {sticky}");
     let plan = FaultPlan::new();
     plan.fail(Fault { call: None, file_prefix: String::new(), after: call, sticky, failure });
-    let failed = sites::watch(&plan, call);
+    let failed = sites::watch(site.layout, &plan, call);
     let mut came = false;
-    script::run(&plan, &mut |left, database, progress| {
+    script::run(LAYOUTS[site.layout], &plan, &mut |left, database, progress| {
         let failed = failed.lock().unwrap().clone();
         came = failed.as_ref() == Some(site);
         // Every operation of the script waits for its syncs. A new segment of the log for which

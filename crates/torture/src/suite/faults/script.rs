@@ -1,9 +1,10 @@
 //! The script during which calls fail: all operations that touch files.
 
+use crate::suite::support::LAYOUTS;
 use chelonia::internals::{Call, FaultDirectory, FaultPlan, MemoryDirectory, unreachable_blocks};
 use chelonia::{
     Batch, Database, DatabaseBuilder, Durability, EngineKind, EngineOptions, Error, ErrorKind,
-    Keyspace, KeyspaceOptions, Result, Salvage,
+    Keyspace, KeyspaceOptions, LogLayout, Result, Salvage,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -28,17 +29,19 @@ fn builder(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<DatabaseBuilder
     }))
 }
 
-/// Opens the database in `memory`, with the faults of `plan`.
-pub fn open(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<Database> {
-    builder(memory, plan)?.open()
+/// Opens the database in `memory`, with the faults of `plan`; `layout` is for a new one.
+pub fn open(layout: LogLayout, memory: &MemoryDirectory, plan: &FaultPlan) -> Result<Database> {
+    builder(memory, plan)?.log_layout(layout).open()
 }
 
-/// The files of an unfinished creation: an empty data file, and an unused log.
-fn unfinished() -> BTreeMap<String, Vec<u8>> {
-    static FILES: OnceLock<BTreeMap<String, Vec<u8>>> = OnceLock::new();
+/// The files of an unfinished creation: an empty data file, and unused logs.
+fn unfinished(layout: LogLayout) -> BTreeMap<String, Vec<u8>> {
+    static FILES: [OnceLock<BTreeMap<String, Vec<u8>>>; LAYOUTS.len()] =
+        [const { OnceLock::new() }; LAYOUTS.len()];
+    let number = LAYOUTS.iter().position(|one| *one == layout).unwrap();
     let make = || {
         let memory = MemoryDirectory::new();
-        open(&memory, &FaultPlan::new()).and_then(Database::close).unwrap();
+        open(layout, &memory, &FaultPlan::new()).and_then(Database::close).unwrap();
         let mut files = memory.to_files();
         files.insert("data".to_owned(), Vec::new());
         for (_, segment) in files.iter_mut().filter(|(name, _)| name.starts_with("log-")) {
@@ -46,7 +49,7 @@ fn unfinished() -> BTreeMap<String, Vec<u8>> {
         }
         files
     };
-    FILES.get_or_init(make).clone()
+    FILES[number].get_or_init(make).clone()
 }
 
 /// One keyspace per engine; all have the same content.
@@ -134,12 +137,13 @@ fn attempt(database: &Database, commits: u64, acknowledged: &mut u64) -> Result<
 /// A complete run: a first life that ends with the death of the process, a recovery, a second life
 /// that ends with a close.
 pub fn run(
+    layout: LogLayout,
     plan: &FaultPlan,
     check: &mut dyn FnMut(&MemoryDirectory, Option<&Database>, &Progress),
 ) {
-    let first = MemoryDirectory::from_files(unfinished());
+    let first = MemoryDirectory::from_files(unfinished(layout));
     let mut progress = Progress::default();
-    let second = match open(&first, plan) {
+    let second = match open(layout, &first, plan) {
         Ok(database) => {
             write(&database, COMMITS, &mut progress);
             // The second life begins with the files of this death. The close changes nothing in
@@ -163,7 +167,7 @@ pub fn run(
         }
     };
     progress.closed = false;
-    match open(&second, plan) {
+    match open(layout, &second, plan) {
         Ok(database) => {
             write(&database, COMMITS / 4, &mut progress);
             let left = MemoryDirectory::from_files(second.to_files());
@@ -208,8 +212,10 @@ fn look(left: &MemoryDirectory, plan: &FaultPlan) -> Result<()> {
 }
 
 /// A run in which nothing fails.
-pub fn run_healthy(plan: &FaultPlan) {
-    run(plan, &mut |_, _, progress| assert!(progress.error.is_none(), "{:?}", progress.error));
+pub fn run_healthy(layout: LogLayout, plan: &FaultPlan) {
+    run(layout, plan, &mut |_, _, progress| {
+        assert!(progress.error.is_none(), "{:?}", progress.error)
+    });
 }
 
 /// The assertions after a failure of `failed`, if that call was reached: the error has the right
@@ -232,7 +238,8 @@ pub fn check(
     if let Some(database) = database {
         check_alive(database, failed, progress, what);
     }
-    let database = open(left, &FaultPlan::new()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let opened = builder(left, &FaultPlan::new()).and_then(DatabaseBuilder::open);
+    let database = opened.unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut after = Progress { acknowledged: progress.acknowledged, ..Progress::default() };
     write(&database, 20, &mut after);
     assert!(after.error.is_none(), "{what}: after a reopen: {:?}", after.error);

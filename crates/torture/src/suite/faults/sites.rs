@@ -4,6 +4,7 @@
 //! the call site of each call determines which numbers of calls must fail to reach every site.
 
 use super::script;
+use crate::suite::support::LAYOUTS;
 use chelonia::internals::{Call, FaultPlan};
 use std::backtrace::Backtrace;
 use std::collections::BTreeMap;
@@ -12,43 +13,49 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// A call site of the file system.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Site {
+    /// The layout of the log with which it is reached: an index of [`LAYOUTS`].
+    pub layout: usize,
     /// The call.
     pub call: Call,
     /// File and line below the library's sources.
     pub place: String,
 }
 
-/// All sites that the script reaches, each with the numbers of its calls.
+/// All sites that the script reaches, each with the numbers of its calls: with one log, and those
+/// of the log with other layouts too.
 pub fn all() -> &'static [(Site, Vec<u64>)] {
     static SITES: OnceLock<Vec<(Site, Vec<u64>)>> = OnceLock::new();
-    SITES.get_or_init(|| look().into_iter().collect())
+    SITES.get_or_init(|| {
+        let sites = (0..LAYOUTS.len()).flat_map(look);
+        sites.filter(|(site, _)| site.layout == 0 || site.place.starts_with("log/")).collect()
+    })
 }
 
 /// The sites of a new run, with the numbers of their calls: readers of other units may shift them.
-pub fn look() -> BTreeMap<Site, Vec<u64>> {
+pub fn look(layout: usize) -> BTreeMap<Site, Vec<u64>> {
     let plan = FaultPlan::new();
     let seen: Arc<Mutex<BTreeMap<Site, Vec<u64>>>> = Arc::default();
     let noted = Arc::clone(&seen);
     let mut number = 0;
     plan.on_call(move |call, _file| {
         let place = place_of(&Backtrace::force_capture().to_string());
-        noted.lock().unwrap().entry(Site { call, place }).or_default().push(number);
+        noted.lock().unwrap().entry(Site { layout, call, place }).or_default().push(number);
         number += 1;
     });
-    script::run_healthy(&plan);
+    script::run_healthy(LAYOUTS[layout], &plan);
     plan.on_call(|_, _| {});
     std::mem::take(&mut *seen.lock().unwrap())
 }
 
-/// Records the call site of call `number` when a run reaches it.
-pub fn watch(plan: &FaultPlan, number: u64) -> Arc<Mutex<Option<Site>>> {
+/// Records the call site of call `number` when a run with this layout reaches it.
+pub fn watch(layout: usize, plan: &FaultPlan, number: u64) -> Arc<Mutex<Option<Site>>> {
     let seen = Arc::new(Mutex::new(None));
     let noted = Arc::clone(&seen);
     let mut at = 0;
     plan.on_call(move |call, _file| {
         if at == number {
             let place = place_of(&Backtrace::force_capture().to_string());
-            noted.lock().unwrap().replace(Site { call, place });
+            noted.lock().unwrap().replace(Site { layout, call, place });
         }
         at += 1;
     });

@@ -5,11 +5,13 @@
 //! Answers may be wrong: a checksum is not a signature.
 
 use super::mutate::mutate;
-use crate::suite::support::{below, engine_of};
+use crate::suite::support::{LAYOUTS, below, engine_of, layout_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::{Directory, MemoryDirectory, Rng, forged, stopped_by, tick};
 use chelonia::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
-use chelonia::{Database, EngineOptions, Error, KeyspaceOptions, Result, Salvage};
+use chelonia::{
+    Database, EngineKind, EngineOptions, Error, KeyspaceOptions, LogLayout, Result, Salvage,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -34,9 +36,11 @@ pub struct Sample {
     records: Vec<Vec<u8>>,
 }
 
-fn open(directory: &MemoryDirectory) -> Result<Database> {
+/// Opens a store; `layout` is for a new one.
+fn open(directory: &MemoryDirectory, layout: LogLayout) -> Result<Database> {
     let directory: Arc<dyn Directory> = Arc::new(directory.clone());
-    let builder = Database::builder("forged").memory(32 << 20).internals(|internals| {
+    let builder = Database::builder("forged").memory(32 << 20).log_layout(layout);
+    let builder = builder.internals(|internals| {
         internals.directory = Some(directory);
         internals.stepped = true;
         internals.salt = Some(forged::SALT);
@@ -47,24 +51,30 @@ fn open(directory: &MemoryDirectory) -> Result<Database> {
 }
 
 impl Sample {
-    /// The sample, created once.
+    /// The sample with one log, created once.
     pub fn get() -> &'static Sample {
-        static SAMPLE: OnceLock<Sample> = OnceLock::new();
-        SAMPLE.get_or_init(|| Self::make().unwrap())
+        Self::of(LogLayout::Shared)
     }
 
-    fn make() -> Result<Self> {
+    /// The sample with this layout of the log, one of [`LAYOUTS`], created once.
+    fn of(layout: LogLayout) -> &'static Sample {
+        static SAMPLES: [OnceLock<Sample>; LAYOUTS.len()] =
+            [const { OnceLock::new() }; LAYOUTS.len()];
+        let number = LAYOUTS.iter().position(|one| *one == layout).unwrap();
+        SAMPLES[number].get_or_init(|| Self::make(layout).unwrap())
+    }
+
+    fn make(layout: LogLayout) -> Result<Self> {
         let directory = MemoryDirectory::new();
-        let database = open(&directory)?;
+        let database = open(&directory, layout)?;
         let options = KeyspaceOptions::new;
-        for (number, name) in (0..).zip(["one", "two"]) {
-            let tiny = options().engine(EngineOptions::tiny(engine_of(number), 8 << 10));
-            database.keyspace(name, tiny)?.set_checkpoint_distance(3_000)?;
+        for engine in EngineKind::ALL {
+            let tiny = options().engine(EngineOptions::tiny(engine, 8 << 10));
+            database.keyspace(engine.name(), tiny)?.set_checkpoint_distance(3_000)?;
         }
         let write = |numbers: std::ops::Range<u64>| -> Result<()> {
             for number in numbers {
-                let keyspace =
-                    database.keyspace(if number % 3 > 1 { "one" } else { "two" }, options())?;
+                let keyspace = database.keyspace(engine_of(number).name(), options())?;
                 let key = (number.wrapping_mul(0x9e37_79b9) % 400).to_be_bytes();
                 let length = if number % 150 == 9 { 40_000 } else { number % 120 };
                 let value = vec![1; usize::try_from(length).unwrap()];
@@ -73,12 +83,12 @@ impl Sample {
             }
             Ok(())
         };
-        write(0..800)?;
+        write(0..1600)?;
         database.checkpoint()?;
-        for name in ["one", "two"] {
-            database.keyspace(name, options())?.set_checkpoint_distance(1 << 20)?;
+        for engine in EngineKind::ALL {
+            database.keyspace(engine.name(), options())?.set_checkpoint_distance(1 << 20)?;
         }
-        write(800..840)?;
+        write(1600..1640)?;
         tick(&database)?;
         let mut generations = BTreeMap::new();
         for (first, blocks, generation) in forged::extents(&database)? {
@@ -171,11 +181,10 @@ impl Test for Stores {
     }
 
     fn run(&self, unit: Unit) -> Tally {
-        let sample = Sample::get();
         let mut rng = unit.rng();
         let mut tally = Tally::default();
-        for _ in 0..STORES {
-            let (files, record) = change(sample, &mut rng);
+        for number in 0..STORES {
+            let (files, record) = change(Sample::of(layout_of(number)), &mut rng);
             look(files, record, &mut tally);
             tally.add("forged stores", 1);
         }
@@ -183,8 +192,15 @@ impl Test for Stores {
     }
 }
 
+/// A record to append to the log of a store.
+struct Forged {
+    record: Vec<u8>,
+    /// How far its first seqno is after the next, in one of several logs.
+    ahead: u64,
+}
+
 /// A modified store, and a record to append to its log.
-fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Vec<u8>>) {
+fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Forged>) {
     let mut files = sample.files.clone();
     let forge = |bytes: &mut [u8], rng: &mut Rng| {
         let mut block = bytes.to_vec();
@@ -212,7 +228,10 @@ fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Vec<u8>>) {
         3 => {
             let mut record = sample.records[below(rng, sample.records.len())].clone();
             mutate(&mut record, rng, false);
-            return (files, Some(record).filter(|record| !record.is_empty()));
+            let far = rng.next_u64();
+            let ahead = [0, 0, 0, 1, u64::MAX, far][below(rng, 6)];
+            let forged = (!record.is_empty()).then_some(Forged { record, ahead });
+            return (files, forged);
         }
         _ => {
             let numbers: Vec<(u64, u64)> = sample
@@ -260,17 +279,17 @@ pub fn fuzz_store(input: &[u8]) {
 }
 
 /// Opens a modified store and uses all functions.
-fn look(files: Files, record: Option<Vec<u8>>, tally: &mut Tally) {
+fn look(files: Files, forged: Option<Forged>, tally: &mut Tally) {
     let mut files = files;
-    if let Some(record) = record {
+    if let Some(Forged { record, ahead }) = forged {
         let directory = MemoryDirectory::from_files(files);
-        let database = open(&directory).unwrap();
-        forged::append_to_log(&database, &record).unwrap();
+        let database = open(&directory, LogLayout::Shared).unwrap();
+        forged::append_to_log(&database, &record, ahead).unwrap();
         files = directory.to_files();
         std::mem::drop(database);
     }
     let directory = MemoryDirectory::from_files(files.clone());
-    match open(&directory) {
+    match open(&directory, LogLayout::Shared) {
         Ok(database) => {
             tally.add("that open", 1);
             use_it(&database);
