@@ -88,7 +88,7 @@ mod tests {
         load.drive = Some(Totals { written, stored: bytes(64_000) });
         let text = table(&[load, get]).unwrap().text();
         let line = text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
-        let expected = ["load", "turtle", "0.10", "1.50", "0.05", "1.65", "12.0", "0.50", "0.03"];
+        let expected = ["load", "turtle", "0.10", "1.50", "0.050", "1.65", "12.0", "0.50", "0.031"];
         assert_eq!(line, expected);
     }
 }

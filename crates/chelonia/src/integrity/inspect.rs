@@ -50,7 +50,11 @@ impl Core {
                 Ok(())
             })?;
         }
-        let used = self.storage.stats().space.used_blocks;
+        let space = self.storage.stats().space;
+        if space.refused_frees > 0 {
+            return Err(Error::internal("an extent was freed that was not in use"));
+        }
+        let used = space.used_blocks;
         used.checked_sub(reachable)
             .ok_or_else(|| Error::internal("more blocks are referred to than are in use"))
     }

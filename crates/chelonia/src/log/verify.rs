@@ -142,6 +142,12 @@ impl Verifier {
 
     fn begin(inventory: Arc<Inventory>, reader: Reader, until: Until, from: LogPosition) -> Self {
         let (begins_in, known) = inventory.begin(from);
+        // A segment that begins there may have no block yet, and a torn header.
+        let has_blocks = |at: &usize| {
+            let header = inventory.files[*at].header;
+            header.is_some_and(|header| header.first_block < block_of(from.lsn))
+        };
+        let begins_in = begins_in.filter(has_blocks);
         let found = LogVerified::default();
         let mut verifier =
             Self { inventory, reader, until, next: Some(from), pending: None, found };

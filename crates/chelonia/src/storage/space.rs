@@ -73,6 +73,8 @@ pub struct SpaceStats {
     pub largest_free_blocks: u64,
     /// Free, and returned to the file system or never allocated by it.
     pub hole_blocks: u64,
+    /// Frees of extents that were not in use: a bug, or forged metadata refers to one twice.
+    pub refused_frees: u64,
 }
 
 impl SpaceStats {
@@ -103,6 +105,7 @@ pub struct Space {
     sealed: Option<SpaceStats>,
     opens: u32,
     allocations: u64,
+    refused_frees: u64,
 }
 
 impl Space {
@@ -123,6 +126,7 @@ impl Space {
             sealed: None,
             opens,
             allocations: 0,
+            refused_frees: 0,
         }
     }
 
@@ -291,6 +295,7 @@ impl Space {
             return Ok(());
         }
         if !self.free.give(range.clone()) {
+            self.refused_frees += 1;
             return Err(Error::internal(format!("extent {extent:?} was freed but is not in use")));
         }
         self.fresh.insert(range);
@@ -404,6 +409,7 @@ impl Space {
             free_blocks,
             largest_free_blocks: self.free.largest(),
             hole_blocks: self.holes.blocks(),
+            refused_frees: self.refused_frees,
         }
     }
 }

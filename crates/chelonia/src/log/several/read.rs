@@ -223,15 +223,18 @@ fn pass(read: &Verifier, is_numbered: bool, check: &mut CheckFn<'_>) -> Result<(
 fn salvage_several(reads: &mut [Verifier], mut last: SeqNo, take: &mut CheckFn<'_>) {
     while let Some(at) = oldest(reads) {
         let Some(record) = reads[at].record() else { return };
-        if let Ok((numbers, _)) = Numbers::split(record.payload) {
-            // Durable records are taken despite gaps, which are damage. Otherwise a gap is where a
-            // crash ended the log.
-            if numbers.first > last.next() && !record.is_durable {
-                return;
-            }
-            last = last.max(numbers.last());
+        let numbers = Numbers::split(record.payload).map(|(numbers, _)| numbers);
+        // Durable records are taken despite gaps, which are damage. Otherwise a gap is where a
+        // crash ended the log.
+        let is_behind_gap = numbers.as_ref().is_ok_and(|numbers| numbers.first > last.next());
+        if is_behind_gap && !record.is_durable {
+            return;
         }
         let taken = pass(&reads[at], true, take);
+        // One that is not taken leaves a gap.
+        if let (Ok(numbers), Ok(())) = (numbers, &taken) {
+            last = last.max(numbers.last());
+        }
         reads[at].accept(taken);
     }
 }

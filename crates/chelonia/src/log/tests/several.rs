@@ -3,7 +3,7 @@
 use super::sim::SimDirectory;
 use super::*;
 use crate::base::codec::put_varint;
-use crate::base::error::ErrorKind;
+use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::logs::{LogMark, PerLog};
@@ -308,6 +308,20 @@ fn what_is_cut_behind_a_gap_stays_cut_when_its_seqnos_are_used_again() {
     }
     let (records, _) = replay(&dir, &world.options, &world.mark, LogMode::ReadOnly).unwrap();
     assert_eq!((records.len(), &records[3][..]), (4, &b"\x01anew"[..]));
+}
+
+#[test]
+fn a_salvage_ends_all_logs_at_a_record_that_is_refused() {
+    let world = in_turns(false);
+    let memory = MemoryDirectory::from_files(world.sim.files_now());
+    let mut calls = 0;
+    // As of a record whose large value the crash lost.
+    let mut take = |_: ReadBack<'_>| {
+        calls += 1;
+        if calls == 3 { Err(Error::corrupt("the test wants it")) } else { Ok(()) }
+    };
+    Logs::salvage(&memory, SALT, &world.mark, &mut take).unwrap();
+    assert_eq!(calls, 3, "later records of other logs were taken");
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Test for Faults {
     }
 
     fn targets(&self) -> &'static [Target] {
-        &[Target { what: "call sites", count: 64 }]
+        &[Target { what: "call sites", count: 101 }]
     }
 
     fn units_max(&self) -> Option<u64> {

@@ -214,7 +214,7 @@ fn look(left: &MemoryDirectory, plan: &FaultPlan) -> Result<()> {
 /// A run in which nothing fails.
 pub fn run_healthy(layout: LogLayout, plan: &FaultPlan) {
     run(layout, plan, &mut |_, _, progress| {
-        assert!(progress.error.is_none(), "{:?}", progress.error)
+        assert!(progress.error.is_none(), "{:?}", progress.error);
     });
 }
 

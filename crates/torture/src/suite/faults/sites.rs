@@ -22,11 +22,11 @@ pub struct Site {
 }
 
 /// All sites that the script reaches, each with the numbers of its calls: with one log, and those
-/// of the log with other layouts too.
+/// of the log with several too. A sparse log makes the same calls as a single one.
 pub fn all() -> &'static [(Site, Vec<u64>)] {
     static SITES: OnceLock<Vec<(Site, Vec<u64>)>> = OnceLock::new();
     SITES.get_or_init(|| {
-        let sites = (0..LAYOUTS.len()).flat_map(look);
+        let sites = (0..2).flat_map(look);
         sites.filter(|(site, _)| site.layout == 0 || site.place.starts_with("log/")).collect()
     })
 }
