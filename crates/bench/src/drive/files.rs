@@ -257,7 +257,20 @@ impl Files {
         Ok(())
     }
 
-    fn remove(&self, path: &Path) {
+    fn remove(
+        &self,
+        parent: INodeNo,
+        name: &OsStr,
+        remove: fn(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let path = self.child(parent, name)?;
+        remove(&path)?;
+        self.trim(&path);
+        Ok(())
+    }
+
+    /// Trims the content of a file that was removed or replaced.
+    fn trim(&self, path: &Path) {
         if let Some(content) = locked(&self.nodes).remove(path) {
             self.device.trim(&content, 0, u64::MAX);
         }
@@ -352,20 +365,12 @@ impl Filesystem for Files {
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.child(parent, name).and_then(|path| {
-            std::fs::remove_file(&path)?;
-            self.remove(&path);
-            Ok(())
-        });
+        let removed = self.remove(parent, name, |path| std::fs::remove_file(path));
         answer!(reply, removed, |()| reply.ok());
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.child(parent, name).and_then(|path| {
-            std::fs::remove_dir(&path)?;
-            self.remove(&path);
-            Ok(())
-        });
+        let removed = self.remove(parent, name, |path| std::fs::remove_dir(path));
         answer!(reply, removed, |()| reply.ok());
     }
 
@@ -382,7 +387,7 @@ impl Filesystem for Files {
         let renamed = self.child(parent, name).and_then(|from| {
             let to = self.child(next_parent, next_name)?;
             std::fs::rename(&from, &to)?;
-            self.remove(&to);
+            self.trim(&to);
             locked(&self.nodes).rename(&from, &to);
             Ok(())
         });

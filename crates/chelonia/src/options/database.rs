@@ -37,9 +37,10 @@ pub enum LogLayout {
     },
     /// One log, in which the commits of each sync begin with a block of their own (sparse redo
     /// logging, section 3.3 of "Closing the B-tree vs. LSM-tree Write Amplification Gap on Modern
-    /// Storage Hardware with Built-in Transparent Compression"). So no block of 4 KiB is written
+    /// Storage Hardware with Built-in Transparent Compression"). So no block of 4 KiB is synced
     /// twice, and storage that compresses removes the zeros at the end of each. The log is longer:
-    /// a synced commit takes at least a block.
+    /// the commits of a sync take at least a block. A database with several logs keeps them, and
+    /// they are not sparse.
     Sparse,
 }
 
