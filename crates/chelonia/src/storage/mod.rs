@@ -288,8 +288,9 @@ impl Storage {
 
     /// [`Storage::free`] for callers that drop the last reference and cannot return an error.
     /// Freeing a free extent would be a bug in this library, unless metadata with a valid checksum
-    /// refers to it twice; it is counted ([`SpaceStats::refused_frees`]), and the next open derives
-    /// free space anew. Does nothing when read-only.
+    /// lists it twice, or not at all although an entry refers to it; it is counted
+    /// ([`SpaceStats::refused_frees`]), and the next open derives free space anew. Does nothing
+    /// when read-only.
     pub fn free_unreachable(&self, extent: Extent) {
         if self.file.check_writable().is_ok() {
             let _ = self.space.lock().free(extent);

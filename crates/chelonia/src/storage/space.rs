@@ -73,7 +73,8 @@ pub struct SpaceStats {
     pub largest_free_blocks: u64,
     /// Free, and returned to the file system or never allocated by it.
     pub hole_blocks: u64,
-    /// Frees of extents that were not in use: a bug, or forged metadata refers to one twice.
+    /// Frees of extents that were not in use: a bug, or forged metadata that lists one twice or not
+    /// at all.
     pub refused_frees: u64,
 }
 
