@@ -94,6 +94,9 @@ impl Handle {
         // Other threads may be within a commit, a checkpoint or a read. Before the lock is
         // released, and another owner may open the database, none of their calls can reach the
         // files any more.
+        if let Some(log) = self.core.log.get() {
+            log.lock_tails().iter_mut().for_each(|tail| **tail = None);
+        }
         self.core.commit.lock().tail = None;
         self.core.fence.shut();
         self.core.storage.close();

@@ -25,6 +25,7 @@ use crate::runtime::sync::{Arc, Ordering};
 use crate::state::core::{Change, CheckpointState, Core, DurableVersion};
 use crate::state::health::Health;
 use crate::state::keyspace::KeyspaceCore;
+use crate::storage::GIVE_BACK_BLOCKS;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use std::collections::BTreeMap;
 
@@ -64,8 +65,9 @@ impl Core {
     /// Makes the latest versions of all keyspaces durable.
     pub fn checkpoint_now(&self) -> Result<()> {
         self.check_write()?;
-        let mut state = self.checkpoint.lock();
-        self.checkpoint_locked(&mut state).map_err(|error| self.health.stop_unless_harmless(error))
+        self.checkpoint_locked(&mut self.checkpoint.lock())
+            .and_then(|()| self.give_space_back(SPACE_KEPT_PART))
+            .map_err(|error| self.health.stop_unless_harmless(error))
     }
 
     /// Makes a checkpoint that changes the set of keyspaces. `NoSpace` changes nothing.
@@ -130,19 +132,28 @@ impl Core {
         state.durable = versions;
         logs.trim(&mark.begin);
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
-        self.give_space_back(SPACE_KEPT_PART)
+        Ok(())
     }
 
     /// Returns free space of the data file to the file system, except for 1/`kept_part` of the used
-    /// space, so that a shrinking database returns nearly everything.
+    /// space, so that a shrinking database returns nearly everything. Half of the time is left to
+    /// readers, who wait while a piece is returned.
     fn give_space_back(&self, kept_part: u64) -> Result<()> {
-        let used = self.storage.stats().space.used_blocks * BLOCK_BYTES_U64;
-        match self.storage.give_back((used / kept_part).min(self.governor.write_share())) {
-            // Punching a hole can need space for metadata. The checkpoint succeeded, so `NoSpace`
-            // would be wrong.
-            Err(error) if error.is_transient() => Ok(()),
-            given => given,
+        let space = self.storage.stats().space;
+        let used = space.used_blocks * BLOCK_BYTES_U64;
+        let kept_bytes = (used / kept_part).min(self.governor.write_share());
+        // As much as is free now: more may become free all the time.
+        for _ in 0..=space.free_blocks / GIVE_BACK_BLOCKS {
+            let began = self.clock.now();
+            match self.storage.give_back(kept_bytes) {
+                Ok(true) => self.clock.sleep(self.clock.now().saturating_sub(began)),
+                // Punching a hole can need space for metadata. The checkpoint succeeded, so
+                // `NoSpace` would be wrong.
+                Err(error) if !error.is_transient() => return Err(error),
+                Ok(false) | Err(_) => break,
+            }
         }
+        Ok(())
     }
 
     /// Where replay has to begin for the latest versions, and how far the log is written. `Stopped`

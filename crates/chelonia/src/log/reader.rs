@@ -62,6 +62,9 @@ pub enum PayloadPlace {
     Gathered,
 }
 
+/// Why a log ends where nothing was written.
+pub const NOT_WRITTEN: &str = "the log has not been written at this position";
+
 /// Watermarks and extent of the blocks after a position.
 #[derive(Default)]
 pub struct Evidence {
@@ -160,11 +163,14 @@ impl Reader {
     }
 
     /// Continues after a block that was closed early, if the next one says that it was opened after
-    /// the same record.
+    /// the same record; or a segment, if the record for the next one was refused.
     fn skip(&mut self, number: u64, position: LogPosition) -> Result<Step> {
         let (next, chain) = (number + 1, position.chain);
-        let end =
-            Step::End { why: "the log has not been written at this position", place: position.lsn };
+        let end = Step::End { why: NOT_WRITTEN, place: position.lsn };
+        let left = LogPosition { lsn: block_start(next), chain };
+        if self.inventory.continuation(left).is_some() {
+            return Ok(Step::Skip(left));
+        }
         if self.inventory.is_fresh_start(next) {
             return Ok(end);
         }
@@ -175,7 +181,7 @@ impl Reader {
         if !follows {
             return Ok(end);
         }
-        Ok(Step::Skip(LogPosition { lsn: block_start(next), chain }))
+        Ok(Step::Skip(left))
     }
 
     /// Collects a payload of `bytes` bytes that begins at `offset` of block `number`, in

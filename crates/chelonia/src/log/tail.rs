@@ -54,6 +54,8 @@ pub struct LogTail {
     is_refused: bool,
     open: MappedSegment,
     log: Arc<Log>,
+    /// Segments that are full, until the record that filled them is complete.
+    full: Vec<MappedSegment>,
     /// Buffer for head and payload together, where a write is a system call.
     joined: Vec<u8>,
     /// A block that is empty after its header.
@@ -72,6 +74,7 @@ impl LogTail {
             chain,
             unsealed: false,
             is_refused: false,
+            full: Vec::new(),
             joined: Vec::new(),
             blank: Box::new([0; BLOCK_BYTES]),
         }
@@ -180,6 +183,7 @@ impl LogTail {
         self.offset = BLOCK_BYTES;
         let start = first_start_after(0);
         let opened = self.open_block(start, self.chain);
+        self.retire_full();
         opened.map_err(|error| self.refuse(error, before))?;
         self.unsealed = false;
         let end = self.position();
@@ -193,6 +197,12 @@ impl LogTail {
         if self.unsealed && !self.is_refused && self.offset > BLOCK_HEADER_BYTES {
             self.offset = BLOCK_BYTES;
         }
+    }
+
+    /// Stops the log, because a record that has its place in the order of all writes is not in it.
+    #[cold]
+    pub fn stop(&self, error: Error) -> Error {
+        self.log.poison(error)
     }
 
     /// Handles a failed write, with the tail as it was before: `NoSpace` refuses the record, every
@@ -258,11 +268,24 @@ impl LogTail {
     }
 
     fn copy_across_blocks(&mut self, head: &[u8], payload: &[u8], check: u32) -> Result<()> {
-        if self.offset == BLOCK_BYTES {
-            self.open_block(first_start_after(0), self.chain)?;
-        }
-        self.open.region.write(self.region_offset(), head)?;
-        self.offset += head.len();
+        let opened = match self.offset == BLOCK_BYTES {
+            true => self.open_block(first_start_after(0), self.chain),
+            false => Ok(()),
+        };
+        let copied = opened.and_then(|()| {
+            self.retire_full();
+            let at = self.region_offset();
+            self.offset += head.len();
+            self.copy_rest(payload, check)?;
+            // The head comes last: a record that is refused has none, whatever was there before.
+            let first = self.full.first_mut().unwrap_or(&mut self.open);
+            first.region.write(at, head)
+        });
+        self.retire_full();
+        copied
+    }
+
+    fn copy_rest(&mut self, payload: &[u8], check: u32) -> Result<()> {
         let mut rest = payload;
         while !rest.is_empty() {
             if self.offset == BLOCK_BYTES {
@@ -276,15 +299,20 @@ impl LogTail {
         Ok(())
     }
 
+    fn retire_full(&mut self) {
+        for full in self.full.drain(..) {
+            self.log.retire_segment(full);
+        }
+    }
+
     /// Writes the header of the next block, in the next segment if the open one is full.
     fn open_block(&mut self, first_start: u16, chain: u32) -> Result<()> {
         if self.next_block == self.open.end_block {
             let next = self.log.take_segment()?;
-            let full = std::mem::replace(&mut self.open, next);
+            self.full.push(std::mem::replace(&mut self.open, next));
             if first_start != first_start_after(0) {
                 mark(Mark::LogRecordSpansSegments);
             }
-            self.log.retire_segment(full);
         }
         let number = self.next_block;
         let header = BlockHeader { number, watermark: self.log.synced(), chain, first_start };

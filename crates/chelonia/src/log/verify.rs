@@ -28,7 +28,7 @@ use crate::base::logs::LogPosition;
 use crate::log::Log;
 use crate::log::format::{block_of, block_start};
 use crate::log::inventory::Inventory;
-use crate::log::reader::{PayloadPlace, Reader, Step};
+use crate::log::reader::{NOT_WRITTEN, PayloadPlace, Reader, Step};
 use crate::log::recover::no_beginning;
 use crate::log::several::numbers::Numbers;
 use crate::log::slots::LogIdentity;
@@ -108,6 +108,8 @@ pub struct Verifier {
     next: Option<LogPosition>,
     /// The record there, once it was read: its payload and its end.
     pending: Option<(PayloadPlace, LogPosition)>,
+    /// Where it ended, and why, unless nothing was written there.
+    ended: Option<(Lsn, Error)>,
     found: LogVerified,
 }
 
@@ -150,7 +152,7 @@ impl Verifier {
         let begins_in = begins_in.filter(has_blocks);
         let found = LogVerified::default();
         let mut verifier =
-            Self { inventory, reader, until, next: Some(from), pending: None, found };
+            Self { inventory, reader, until, next: Some(from), pending: None, ended: None, found };
         verifier.reader.visited.extend(begins_in);
         if !known {
             verifier.found.damage.push(no_beginning(from));
@@ -175,6 +177,7 @@ impl Verifier {
                 self.next = None;
                 break;
             }
+            let mut is_written = true;
             let wrong = match self.reader.next(position) {
                 Ok(Step::Record { payload, end }) => {
                     self.pending = Some((payload, end));
@@ -185,13 +188,18 @@ impl Verifier {
                     self.next = Some(next);
                     continue;
                 }
-                Ok(Step::End { why, place }) => self.inventory.damage(place, why),
+                Ok(Step::End { why, place }) => {
+                    is_written = why != NOT_WRITTEN;
+                    self.inventory.damage(place, why)
+                }
                 Err(error) => self.inventory.locate(error, position.lsn),
             };
             self.next = None;
             if is_durable {
                 self.found.damage.push(wrong);
                 self.next = self.resume_behind(block_of(position.lsn));
+            } else if is_written {
+                self.ended = Some((position.lsn, wrong));
             }
         }
         self.pending.is_some()
@@ -239,6 +247,24 @@ impl Verifier {
     fn resume_behind(&mut self, number: u64) -> Option<LogPosition> {
         let mut numbers = self.inventory.numbers_behind(number, block_of(self.until.known()));
         numbers.find_map(|number| self.reader.first_start_in(number).ok().flatten())
+    }
+
+    /// Goes on behind the place where it ended, if there is more: then what is there is damage. For
+    /// a log that another one shows to have been durable further on.
+    pub fn go_on(&mut self) -> bool {
+        let Some((lsn, wrong)) = self.ended.take() else { return false };
+        self.until = Until::Readable(Lsn(u64::MAX));
+        self.next = self.resume_behind(block_of(lsn));
+        self.until = Until::Readable(lsn);
+        if self.next.is_some() {
+            self.found.damage.push(wrong);
+        }
+        self.next.is_some()
+    }
+
+    /// Number of findings so far.
+    pub fn damage_count(&self) -> usize {
+        self.found.damage.len()
     }
 
     /// Checks the headers of all segments in which an intact block was found: both copies were

@@ -51,7 +51,7 @@ use crate::memory::budget::{Budget, Use};
 use crate::memory::epoch::Epochs;
 use crate::memory::node_clock::NodeClock;
 use crate::runtime::clock::Clock;
-use crate::runtime::sync::{Arc, Mutex};
+use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering};
 use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
 use data_file::catalog::{self, Catalog};
@@ -61,7 +61,7 @@ use io::{Access, Directory, File, IoFacts, LockGuard, OpenMode};
 use quota::{Quota, Quotas};
 use slots::HeldSlots;
 use space::Space;
-pub use space::{Allocation, SpaceStats};
+pub use space::{Allocation, GIVE_BACK_BLOCKS, SpaceStats};
 
 /// The data file of a database with its free space, block cache and superblock.
 pub struct Storage {
@@ -72,6 +72,8 @@ pub struct Storage {
     cache: Arc<Cache>,
     node_clock: Arc<NodeClock>,
     facts: IoFacts,
+    /// The length of the data file, for readers: they need not wait while space is returned.
+    file_blocks: AtomicU64,
     // Guarded by their mutexes.
     space: Mutex<Space>,
     /// The durable superblock; held over its writes.
@@ -201,6 +203,7 @@ impl Storage {
             file: data,
             budget: Arc::clone(budget),
             facts: dir.facts(),
+            file_blocks: AtomicU64::new(space.file_blocks()),
             space: Mutex::new(space),
             root: Mutex::new(superblocks),
             spare: Mutex::new(None),
@@ -267,11 +270,13 @@ impl Storage {
     fn allocate_uncounted(&self, blocks: u32) -> Result<Allocation> {
         let mut space = self.space.lock();
         let file = self.file.writing()?;
-        space.allocate(&*file, blocks).inspect_err(|error| {
+        let allocated = space.allocate(&*file, blocks).inspect_err(|error| {
             if !error.is_transient() {
                 self.file.note_failed_write();
             }
-        })
+        });
+        self.note_length(&space);
+        allocated
     }
 
     /// True once a write, or an allocation for one, has failed for a reason other than `NoSpace`.
@@ -337,19 +342,23 @@ impl Storage {
     #[must_use]
     pub fn holds(&self, extent: Extent) -> bool {
         let end = extent.start.0.checked_add(u64::from(extent.blocks));
-        end.is_some_and(|end| end <= self.space.lock().file_blocks())
+        end.is_some_and(|end| end <= self.file_blocks.load(Ordering::Acquire))
     }
 
-    /// Returns free space to the file system, except `keep_bytes` of it for allocations expected
-    /// soon. In pieces: reads, and all that need the lock, go on in between.
-    pub fn give_back(&self, keep_bytes: u64) -> Result<()> {
-        loop {
-            let mut space = self.space.lock();
-            let file = self.file.writing()?;
-            if !space.give_back(&*file, keep_bytes / BLOCK_BYTES_U64)? {
-                return Ok(());
-            }
-        }
+    /// Notes how long the file is now, before anybody is given an extent of it.
+    fn note_length(&self, space: &Space) {
+        self.file_blocks.store(space.file_blocks(), Ordering::Release);
+    }
+
+    /// Returns a piece of the free space ([`GIVE_BACK_BLOCKS`]) to the file system, except
+    /// `keep_bytes` of it for allocations expected soon; true if a further call will return more.
+    /// The file system lets nobody read the file meanwhile: let time pass between calls.
+    pub fn give_back(&self, keep_bytes: u64) -> Result<bool> {
+        let mut space = self.space.lock();
+        let file = self.file.writing()?;
+        let given = space.give_back(&*file, keep_bytes / BLOCK_BYTES_U64);
+        self.note_length(&space);
+        given
     }
 
     /// Returns all free space to the file system, whether it has device blocks or not. Used when a
@@ -357,7 +366,9 @@ impl Storage {
     pub fn give_all_back(&self) -> Result<()> {
         let mut space = self.space.lock();
         let file = self.file.writing()?;
-        space.give_all_back(&*file)
+        let given = space.give_all_back(&*file);
+        self.note_length(&space);
+        given
     }
 
     /// Measures from now on how long readers wait for blocks of entries.

@@ -41,9 +41,9 @@ const GROWTH_BLOCKS_MAX: u64 = 16 << 10;
 /// Free extents shorter than this (64 KiB) are not punched: that would fragment the file.
 const HOLE_BLOCKS_MIN: u64 = 16;
 
-/// Most blocks that one call of [`Space::give_back`] returns (16 MiB): the file system lets nobody
+/// Most blocks that one call of [`Space::give_back`] returns (4 MiB): the file system lets nobody
 /// read the file meanwhile, and the owner's lock is held.
-const GIVE_BACK_BLOCKS: u64 = 4 << 10;
+pub const GIVE_BACK_BLOCKS: u64 = 1 << 10;
 
 /// A hole that is reused gets device blocks for at least this many blocks (1 MiB) at once.
 const REFILL_BLOCKS: u64 = 256;

@@ -277,7 +277,7 @@ fn read_only_means_that_nothing_is_written() {
     };
     read_only(storage.allocate(1, &UNLIMITED).map(|_| ()));
     read_only(storage.free(Extent::new(2, 1)));
-    read_only(storage.give_back(0));
+    read_only(storage.give_back(0).map(drop));
     read_only(storage.write_blocks(BlockNo(2), Generation(1), &mut [0; BLOCK_BYTES]));
     let (first, generation) = (BlockNo(2), Generation(1));
     let blocks = &mut [0; BLOCK_BYTES];
@@ -400,7 +400,7 @@ fn nothing_is_written_once_it_is_closed() {
     let (first, generation) = (place.extent.start, place.generation);
     stopped(storage.write_many(&mut [BlockWrite { first, generation, blocks: &mut other }]));
     stopped(storage.allocate(1, &UNLIMITED).map(drop));
-    stopped(storage.give_back(0));
+    stopped(storage.give_back(0).map(drop));
     stopped(storage.checkpoint(&catalog_with(b"root"), log(1)).map(drop));
     stopped(storage.sync());
     storage.read_blocks(place.extent.start, place.generation, &mut blocks).unwrap();

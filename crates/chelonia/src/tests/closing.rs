@@ -4,14 +4,17 @@
 #![expect(clippy::disallowed_methods, reason = "the other thread that a test lets come by")]
 
 use super::open;
-use crate::base::error::{ErrorKind, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::options::keyspace::Durability;
 use crate::runtime::sync::{Arc, Mutex};
-use crate::storage::io::fault::{Call, FaultDirectory, FaultPlan};
+use crate::storage::io::Directory;
+use crate::storage::io::crash::{CrashDirectory, Survivors};
+use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
-use crate::{Database, Keyspace, KeyspaceOptions};
+use crate::{Database, Keyspace, KeyspaceOptions, LogLayout};
 use std::collections::{BTreeMap, BTreeSet};
-use std::thread::ThreadId;
+use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 /// A kind of call on a kind of file.
 type Place = (Call, String);
@@ -149,4 +152,72 @@ fn no_call_of_a_closed_database_reaches_its_files() {
         }
     }
     assert!(delayed > 30, "{delayed}");
+}
+
+#[test]
+fn a_close_after_a_failure_waits_for_an_append_to_one_of_several_logs() {
+    let memory = MemoryDirectory::new();
+    let builder = Database::builder("memory").memory(64 << 20);
+    let builder = builder.log_layout(LogLayout::PerThread { logs: 2 });
+    let database = builder.internals(|internals| {
+        internals.directory = Some(Arc::new(memory.clone()));
+        internals.stepped = true;
+    });
+    let database = database.open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("a", "b").unwrap();
+    let core = database.handle.core();
+    // As a commit that has its place, and copies its record.
+    let mut tails = core.log.get().unwrap().lock_tails();
+    core.health.stop(Error::internal("the test wants it"));
+    thread::scope(|scope| {
+        let close = scope.spawn(|| database.handle.close());
+        thread::sleep(Duration::from_millis(100));
+        assert!(!close.is_finished(), "the close did not wait");
+        let tail = tails[0].as_mut().unwrap();
+        let hash = tail.payload_hash(b"late");
+        tail.append(b"late", hash).unwrap();
+        let before = memory.to_files();
+        drop(tails);
+        assert!(close.join().unwrap().is_err());
+        assert!(core.log.get().unwrap().lock_tails().iter().all(|tail| tail.is_none()));
+        assert_eq!(before, memory.to_files(), "nothing was written after the close");
+    });
+}
+
+/// With a sparse log a sync leaves its block; the next record is refused; those behind it stay.
+#[test]
+fn commits_behind_one_that_a_full_device_refused_are_there_after_a_crash() {
+    let crash = CrashDirectory::new().without_mapping();
+    let plan = FaultPlan::new();
+    let open = |directory: Arc<dyn Directory>| {
+        let builder = Database::builder("memory").memory(64 << 20);
+        let builder = builder.log_layout(LogLayout::Sparse).internals(|internals| {
+            internals.directory = Some(directory);
+            internals.stepped = true;
+            internals.leave_log = true;
+        });
+        builder.open().unwrap()
+    };
+    let directory = FaultDirectory::new(Arc::new(crash.clone()), plan.clone()).unwrap();
+    let database = open(Arc::new(directory));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert_with("a", "1", Durability::Sync).unwrap();
+    for count in 1..4 {
+        let fault = Fault::once(Call::RegionWrite, 0).on("log-");
+        plan.fail(fault.with(Failure::NoSpace));
+        let refused = keyspace.insert_with("refused", "2", Durability::Sync);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoSpace);
+        plan.heal();
+        for number in 0..count {
+            let key = format!("{count} {number}");
+            keyspace.insert_with(key, "3", Durability::Sync).unwrap();
+        }
+        assert!(database.verify().unwrap().findings.is_empty());
+        let journal = crash.journal();
+        let image = journal.image(journal.boundaries(), Survivors::All);
+        let again = open(Arc::new(MemoryDirectory::from_files(image)));
+        let keyspace = again.keyspace("k", KeyspaceOptions::new()).unwrap();
+        assert_eq!(keyspace.iter().count(), 1 + (1..=count).sum::<usize>());
+    }
 }

@@ -44,6 +44,10 @@ pub trait Tail {
 
     /// True if no append fails for lack of space once it was made.
     fn is_space_sure(&self) -> bool;
+
+    /// Refuses all later appends, because the record of a place that was taken is missing; returns
+    /// the error as one that does not pass.
+    fn stop(&self, error: Error) -> Error;
 }
 
 impl Tail for LogTail {
@@ -70,6 +74,10 @@ impl Tail for LogTail {
     #[inline]
     fn is_space_sure(&self) -> bool {
         self.is_mapped()
+    }
+
+    fn stop(&self, error: Error) -> Error {
+        self.stop(error)
     }
 }
 

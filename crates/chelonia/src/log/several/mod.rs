@@ -210,6 +210,9 @@ impl Logs {
         let Some(_lead) = self.group.join(seqno.0, check)? else { return Ok(()) };
         let (ends, last) = {
             let _tails = self.lock_tails();
+            // A log that was stopped meanwhile may lack a record that has its seqnos: what other
+            // logs have behind it must not count as durable.
+            check()?;
             (self.written(), last())
         };
         referred().map_err(|error| self.first().poison(error))?;

@@ -98,18 +98,24 @@ impl Logs {
 
     /// Reads the logs of a database that is not open, despite damage, and passes each record to
     /// `take`, in the order of all writes. They are known to be durable as far as `mark` and their
-    /// own blocks say. After that the read of a log ends at the first record that cannot be read or
-    /// for which `take` fails, and of all logs at the first seqno that is missing.
+    /// own blocks say: what one of them shows to be durable was so in all, up to that seqno. After
+    /// that the read of a log ends at the first record that cannot be read or for which `take`
+    /// fails, and of all logs at the first seqno that is missing.
     pub fn salvage(
         dir: &dyn Directory,
         salt: u64,
         mark: &LogMark,
         take: &mut CheckFn<'_>,
     ) -> Result<LogVerified> {
-        let mut reads = Vec::new();
-        for (number, (from, durable)) in mark.begin.iter().zip(mark.durable.iter()).enumerate() {
-            reads.push(Verifier::of_readable(dir, identity(number, salt), *from, *durable)?);
-        }
+        let begin = || -> Result<Vec<Verifier>> {
+            let marks = mark.begin.iter().zip(mark.durable.iter()).enumerate();
+            let read = |(number, (from, durable)): (usize, (&LogPosition, &Lsn))| {
+                Verifier::of_readable(dir, identity(number, salt), *from, *durable)
+            };
+            marks.map(read).collect()
+        };
+        let mut reads = begin()?;
+        let mut lost = Vec::new();
         match &mut reads[..] {
             [one] => {
                 while one.peek() {
@@ -117,9 +123,12 @@ impl Logs {
                     one.accept(taken);
                 }
             }
-            several => salvage_several(several, mark.seqno, take),
+            several => {
+                let durable = begin()?.iter_mut().map(last_durable).fold(mark.seqno, SeqNo::max);
+                salvage_several(several, (mark.seqno, durable), take, &mut lost);
+            }
         }
-        let mut found = LogVerified::default();
+        let mut found = LogVerified { damage: lost, ..LogVerified::default() };
         for one in reads.into_iter().map(Verifier::finish) {
             found.bytes += one.bytes;
             found.damage.extend(one.damage);
@@ -219,16 +228,53 @@ fn pass(read: &Verifier, is_numbered: bool, check: &mut CheckFn<'_>) -> Result<(
     check(ReadBack { payload, numbers: Some(numbers), seqnos_known: true, ..record })
 }
 
-/// Takes the records of several logs in the order of seqnos, from the one after `last` on.
-fn salvage_several(reads: &mut [Verifier], mut last: SeqNo, take: &mut CheckFn<'_>) {
+/// The last seqno of those that a log shows to be durable.
+fn last_durable(read: &mut Verifier) -> SeqNo {
+    let mut last = SeqNo::ZERO;
+    while read.peek() {
+        let Some(record) = read.record().filter(|record| record.is_durable) else { break };
+        last = last.max(Numbers::split(record.payload).map_or(last, |(found, _)| found.last()));
+        read.accept(Ok(()));
+    }
+    last
+}
+
+/// Takes the records of several logs in the order of seqnos, from the one after `last` on. Those up
+/// to `durable` were durable; `lost` takes what is missing of them without a trace.
+fn salvage_several(
+    reads: &mut [Verifier],
+    (mut last, durable): (SeqNo, SeqNo),
+    take: &mut CheckFn<'_>,
+    lost: &mut Vec<Error>,
+) {
+    let mut reported = 0;
     while let Some(at) = oldest(reads) {
         let Some(record) = reads[at].record() else { return };
         let numbers = Numbers::split(record.payload).map(|(numbers, _)| numbers);
         // Durable records are taken despite gaps, which are damage. Otherwise a gap is where a
         // crash ended the log.
-        let is_behind_gap = numbers.as_ref().is_ok_and(|numbers| numbers.first > last.next());
-        if is_behind_gap && !record.is_durable {
-            return;
+        let gap = numbers.as_ref().ok().filter(|numbers| numbers.first > last.next());
+        if let Some(numbers) = gap {
+            if last >= durable {
+                return;
+            }
+            // A log that ended before may go on behind its damage.
+            let further = reads.iter_mut().map(|read| !read.peek() && read.go_on());
+            if further.fold(false, |any, one| any | one) {
+                continue;
+            }
+            let findings = reads.iter().map(Verifier::damage_count).sum();
+            if findings == reported {
+                let (from, to) = (last.next(), numbers.first.0 - 1);
+                let text = format!(
+                    "the writes {from} to {to} are in no log, although later ones were durable"
+                );
+                lost.push(Error::corrupt(text));
+            }
+            reported = findings;
+            if numbers.first > durable {
+                return;
+            }
         }
         let taken = pass(&reads[at], true, take);
         // One that is not taken leaves a gap.

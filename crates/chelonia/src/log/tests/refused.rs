@@ -76,6 +76,7 @@ impl World {
         match rng.below(20) {
             0..13 => self.append(rng),
             13..15 => self.sync(rng.one_in(3)),
+            15 if rng.one_in(2) => self.tail.leave_block(),
             15 => drop(self.tail.seal_block()),
             16..18 => drop(self.log.prepare_next()),
             18 => self.log.release_idle(),
@@ -115,7 +116,15 @@ impl World {
 
     /// Syncs; then recovery may begin after everything that is durable.
     fn sync(&mut self, trims: bool) {
-        self.log.sync_through(self.log.written()).unwrap();
+        let (written, is_sparse) = (self.log.written(), !self.next.is_multiple_of(3));
+        let tail = &mut self.tail;
+        let leave = || {
+            if is_sparse {
+                tail.leave_block();
+            }
+            Ok(())
+        };
+        self.log.sync_through_after(written, leave).unwrap();
         let before = self.begins.last().unwrap();
         let (mut from, mut trimmed) = (before.from, before.trimmed);
         let durable = self.accepted.len();
@@ -242,4 +251,31 @@ fn a_log_without_a_segment_goes_on_in_the_first_one_that_it_finds_space_for() {
         }
     }
     assert!(refusals > 50, "{refusals}");
+}
+
+#[test]
+fn a_record_refused_behind_a_block_that_was_left_hides_nothing() {
+    let mut world = World::new(false, small());
+    append(&mut world.tail, &world.log, b"one").unwrap();
+    // As a sync of a sparse log does.
+    let leave = || {
+        world.tail.leave_block();
+        Ok(())
+    };
+    world.log.sync_through_after(world.log.written(), leave).unwrap();
+    world.plan.fail(Fault::once(Call::RegionWrite, 0).on("log-").with(Failure::NoSpace));
+    let refused = append(&mut world.tail, &world.log, b"refused").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    world.plan.heal();
+    for payload in [b"two".as_slice(), b"three"] {
+        append(&mut world.tail, &world.log, payload).unwrap();
+        world.log.sync_through(world.log.written()).unwrap();
+    }
+    let journal = world.crash.journal();
+    let image = journal.image(journal.boundaries(), Survivors::All);
+    let dir: Arc<dyn Directory> = Arc::new(MemoryDirectory::from_files(image));
+    for durable in [Lsn(0), world.log.synced()] {
+        let found = recover(&dir, &world.options, LogPosition::START, durable, LogMode::ReadOnly);
+        assert_eq!(payloads(found.unwrap().0), [&b"one"[..], b"two", b"three"]);
+    }
 }

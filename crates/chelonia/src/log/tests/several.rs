@@ -381,3 +381,5 @@ fn verification_reads_every_log_and_salvage_takes_records_in_their_order() {
     Logs::salvage(&dir, SALT, &mark, &mut check).unwrap();
     assert_eq!(seqnos, [1, 2, 3, 4, 5, 6]);
 }
+
+mod gaps;

@@ -17,7 +17,7 @@
 //! 2. A call made within another one (by the `meanwhile` of a read) is refused while the fence is
 //!    being shut; it never waits.
 //! 3. Regions are not fenced: a copy to one costs less than the count. Their one writer is the tail
-//!    of the log, which a close removes under the commit lock before it shuts the fence.
+//!    of a log, which a close removes under its lock before it shuts the fence.
 //!
 //! Calls that do not access the files are not fenced: the device's free space, the path, and the
 //! lock. Thread-safety: every method may be called from any thread.

@@ -145,7 +145,7 @@ fn space_is_given_back_and_asked_for_again() {
 
 #[test]
 fn much_space_is_given_back_in_pieces_which_keep_nobody_waiting() {
-    const PIECE: u32 = 4 << 10;
+    const PIECE: u32 = 1 << 10;
     let (file, mut space) = empty(u64::MAX);
     let sizes = [3 * PIECE + 7, 10, 2 * PIECE, 10, 5 * PIECE];
     let extents = sizes.map(|blocks| space.allocate(&file, blocks).unwrap().extent);

@@ -74,8 +74,7 @@ impl<T: Tail, const TICKETS: u64> Pipeline<'_, T, TICKETS> {
         let unfinished = Unfinished { pipeline: self };
         if is_space_sure {
             // The place is taken: any failure leaves a gap, and stops all writes.
-            append(tail, entries, first)
-                .map_err(|error| self.health.stop(error.not_transient()))?;
+            append(tail, entries, first).map_err(|error| self.health.stop(tail.stop(error)))?;
         }
         Ok((ticket, last, unfinished))
     }

@@ -44,6 +44,10 @@ impl Tail for MemoryTail {
     fn is_space_sure(&self) -> bool {
         !self.writes_anew
     }
+
+    fn stop(&self, error: Error) -> Error {
+        error.not_transient()
+    }
 }
 
 /// Some entries; what happened to them, in order.
