@@ -78,6 +78,12 @@ impl Group {
         }
     }
 
+    /// True while a leader is syncing.
+    #[cfg(test)]
+    pub fn is_led(&self) -> bool {
+        *self.is_led.lock()
+    }
+
     /// Counts a sync that reached the device.
     pub fn count_sync(&self) {
         self.syncs.fetch_add(1, Ordering::Relaxed);

@@ -262,6 +262,13 @@ impl Verifier {
         self.next.is_some()
     }
 
+    /// Records that the record that was peeked at was durable, as another log shows.
+    pub fn note_durable(&mut self) {
+        if let Some((_, end)) = self.pending {
+            self.until = Until::Readable(self.until.known().max(end.lsn));
+        }
+    }
+
     /// Number of findings so far.
     pub fn damage_count(&self) -> usize {
         self.found.damage.len()

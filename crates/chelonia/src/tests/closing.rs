@@ -14,7 +14,6 @@ use crate::storage::io::memory::MemoryDirectory;
 use crate::{Database, Keyspace, KeyspaceOptions, LogLayout};
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::{self, ThreadId};
-use std::time::Duration;
 
 /// A kind of call on a kind of file.
 type Place = (Call, String);
@@ -172,8 +171,13 @@ fn a_close_after_a_failure_waits_for_an_append_to_one_of_several_logs() {
     core.health.stop(Error::internal("the test wants it"));
     thread::scope(|scope| {
         let close = scope.spawn(|| database.handle.close());
-        thread::sleep(Duration::from_millis(100));
-        assert!(!close.is_finished(), "the close did not wait");
+        while !core.health.is_closed() {
+            thread::yield_now();
+        }
+        for _ in 0..LOOKS {
+            assert!(!close.is_finished(), "the close did not wait");
+            thread::yield_now();
+        }
         let tail = tails[0].as_mut().unwrap();
         let hash = tail.payload_hash(b"late");
         tail.append(b"late", hash).unwrap();

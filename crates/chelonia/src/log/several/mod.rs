@@ -227,6 +227,12 @@ impl Logs {
         Ok(())
     }
 
+    /// True while a thread syncs several logs for all.
+    #[cfg(test)]
+    pub fn is_syncing(&self) -> bool {
+        self.group.is_led()
+    }
+
     /// See [`Log::expect_syncs`].
     pub fn expect_syncs(&self) {
         self.logs.iter().for_each(|log| log.expect_syncs());

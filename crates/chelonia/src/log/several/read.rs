@@ -276,6 +276,9 @@ fn salvage_several(
                 return;
             }
         }
+        if numbers.as_ref().is_ok_and(|numbers| numbers.last() <= durable) {
+            reads[at].note_durable();
+        }
         let taken = pass(&reads[at], true, take);
         // One that is not taken leaves a gap.
         if let (Ok(numbers), Ok(())) = (numbers, &taken) {

@@ -1,11 +1,9 @@
 //! Writes that one of several logs lacks: what counts as durable, and what a salvage says.
 
 use super::*;
-use crate::runtime::clock::Clock;
 use crate::storage::io::crash::{CrashDirectory, Survivors};
 use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use std::thread;
-use std::time::Duration;
 
 /// A record of one entry.
 fn one(first: u64, payload: &[u8]) -> Vec<u8> {
@@ -18,12 +16,15 @@ fn put(tail: &mut LogTail, bytes: &[u8]) -> crate::base::error::Result<LogPositi
     tail.append(bytes, hash)
 }
 
-/// The seqnos that a salvage takes, and the number of its findings.
-fn salvaged(world: &World, files: BTreeMap<String, Vec<u8>>) -> (Vec<u64>, usize) {
+/// The seqnos that a salvage takes, and the number of its findings. Those up to `durable` are known
+/// to have been durable, whichever log says so.
+fn salvaged(world: &World, files: BTreeMap<String, Vec<u8>>, durable: u64) -> (Vec<u64>, usize) {
     let memory = MemoryDirectory::from_files(files);
     let mut seqnos = Vec::new();
     let mut take = |record: ReadBack<'_>| {
-        seqnos.push(record.numbers.unwrap().first.0);
+        let seqno = record.numbers.unwrap().first.0;
+        assert_eq!(record.is_durable, seqno <= durable, "write {seqno}");
+        seqnos.push(seqno);
         Ok(())
     };
     let found = Logs::salvage(&memory, SALT, &world.mark, &mut take).unwrap();
@@ -66,8 +67,9 @@ fn records_behind_a_gap_do_not_count_as_synced() {
         put(second.as_mut().unwrap(), &one(3, b"payload")).unwrap();
         drop(second);
         let leader = scope.spawn(|| logs.sync_several(SeqNo::MAX, || SeqNo(3), || Ok(())));
-        // Until it waits.
-        Clock::real().sleep(Duration::from_millis(100));
+        while !logs.is_syncing() {
+            thread::yield_now();
+        }
         sim.fail(super::super::sim::Call::Sync, 0);
         logs.first().prepare_next().unwrap_err();
         sim.heal();
@@ -91,9 +93,9 @@ fn a_salvage_reports_what_is_lost_of_a_log_that_another_one_shows_to_be_durable(
     world.logs.lock_tails()[0].as_mut().unwrap().seal_block().unwrap();
     world.sync();
     let mut files = world.sim.files_now();
-    assert_eq!(salvaged(&world, files.clone()), (vec![1, 2, 3, 4, 5, 6], 0));
+    assert_eq!(salvaged(&world, files.clone(), 5), (vec![1, 2, 3, 4, 5, 6], 0));
     damage(&mut files, &world.written[1]);
-    let (seqnos, findings) = salvaged(&world, files);
+    let (seqnos, findings) = salvaged(&world, files, 5);
     assert_eq!(seqnos, [1, 3, 5]);
     assert!(findings > 0, "a durable record is lost and not reported");
 }
@@ -116,7 +118,7 @@ fn a_salvage_takes_all_durable_records_of_all_logs() {
     world.sync();
     let mut files = world.sim.files_now();
     damage(&mut files, &world.written[1]);
-    let (seqnos, findings) = salvaged(&world, files);
+    let (seqnos, findings) = salvaged(&world, files, 7);
     assert_eq!(seqnos, [1, 3, 4, 6, 7]);
     assert!(findings > 0);
 }
