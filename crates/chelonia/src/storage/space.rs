@@ -152,8 +152,8 @@ impl Space {
     }
 
     /// Seals the current file: from now on only blocks beyond its end are allocated and freed.
-    /// Returns the first of them. For read-only opens: they are not counted, so the generations
-    /// that they use may repeat those of the last writer. Only the seal keeps the two apart.
+    /// Returns the first of them. For read-only opens: what they write stays in memory. They are
+    /// not counted, so the next writer uses the same generations.
     pub fn seal(&mut self) -> BlockNo {
         self.sealed = Some(self.stats());
         self.sealed_end = self.free.file_blocks();

@@ -65,6 +65,12 @@ fn what_a_checkpoint_names_is_there_after_a_reopen() {
         let other = opened.storage.allocate(5, &UNLIMITED).unwrap();
         assert_eq!(other.generation.0 >> 40, u64::from(opens));
         assert!(other.extent.start >= kept.extent.end() || other.extent.end() <= kept.extent.start);
+        // A place that is written again has a newer generation than its former content.
+        drop(opened);
+        let reader = Storage::open(&dir, &Budget::new(MEMORY), true).unwrap();
+        assert_eq!(reader.superblock.opens, opens);
+        assert!(reader.storage.new_generation().unwrap() > other.generation);
+        drop(reader);
     }
 }
 
