@@ -191,8 +191,8 @@ impl Storage {
         let superblock = *superblocks.current();
         // If a damaged file was truncated, reads of the lost blocks fail with their location.
         let blocks = (file.size()? / BLOCK_BYTES_U64).max(superblock.file_blocks);
-        // A read-only open is not counted, but its generations, which stay in memory, are above all
-        // that were written too.
+        // A read-only open is not counted, but its generations, which only its scratch file has,
+        // are above all that were written too.
         let opens = superblock.opens + u32::from(read_only);
         let mut space = Space::new(blocks, superblock.file_blocks, opens);
         if let Some(location) = &location {

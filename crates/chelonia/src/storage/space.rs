@@ -13,7 +13,8 @@
 //!
 //! Invariants:
 //! 1. An extent has one owner at a time, with a generation never used before: `opens << 40 |
-//!    counter`; the superblock with this count of opens is durable before.
+//!    counter`; the superblock with this count of opens is durable before. Read-only opens use the
+//!    next count.
 //! 2. The file is never truncated below `length_min`, which both superblocks may name.
 //! 3. Holes and fresh ranges lie in free space.
 //! 4. Sealed blocks are never allocated.
@@ -152,7 +153,7 @@ impl Space {
     }
 
     /// Seals the current file: from now on only blocks beyond its end are allocated and freed.
-    /// Returns the first of them. For read-only opens: what they write stays in memory. They are
+    /// Returns the first of them. For read-only opens, whose blocks are in a scratch file: they are
     /// not counted, so the next writer uses the same generations.
     pub fn seal(&mut self) -> BlockNo {
         self.sealed = Some(self.stats());

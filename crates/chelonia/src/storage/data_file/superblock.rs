@@ -74,7 +74,7 @@ pub const COPIES: usize = 2;
 /// The first block that is not a superblock.
 pub const FIRST_BLOCK: u64 = COPIES as u64;
 
-/// The upper bound of [`Superblock::opens`]: 24 bits, of which a read-only open needs one more.
+/// The upper bound of [`Superblock::opens`]: a read-only open uses the next number, in 24 bits.
 pub const OPENS_MAX: u32 = (1 << 24) - 2;
 
 /// The most blocks of a file: its length in bytes is a number of 64 bits.
