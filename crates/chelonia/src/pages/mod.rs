@@ -26,6 +26,7 @@
 //! | `image` | [`PageBuilder`]: entries to the blocks of a page |
 //! | `stream` | [`PageStream`]: the entries of pages in memory, in order |
 //! | `load` | [`LoadedPages`]: pages of a group, read together |
+//! | `homes` | pages with fixed places, for storage that compresses |
 //!
 //! Invariants:
 //! 1. A slot is written only while no version, held or durable, refers to it; only the newest
@@ -35,6 +36,7 @@
 mod bounds;
 mod fit;
 mod group;
+pub mod homes;
 mod image;
 mod line;
 mod load;

@@ -48,6 +48,10 @@ pub enum BlockKind {
     Engine = 7,
     /// A part of the catalog.
     Catalog = 8,
+    /// A part of a page that is updated in its home.
+    Page = 9,
+    /// The delta of such a page.
+    Delta = 10,
 }
 
 /// The seed of a block's checksum.

@@ -63,4 +63,26 @@ impl Storage {
     pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         self.cache.timed(Priority::Scan, || self.file.read_many(reads))
     }
+
+    /// Reads several block ranges together, bypassing the cache, for a caller that verifies each
+    /// block by [`Storage::verify_block`]: it does not know with which generation they were sealed.
+    pub fn read_unverified(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.cache.timed(Priority::Data, || self.file.read_unverified(reads))
+    }
+
+    /// Verifies that `block` was sealed with this generation as block `number`.
+    pub fn verify_block(
+        &self,
+        number: BlockNo,
+        generation: Generation,
+        block: &[u8],
+    ) -> Result<()> {
+        self.file.verify(number, generation, block)
+    }
+
+    /// True if block `number` may be overwritten: not in a file that only a scratch file continues.
+    #[must_use]
+    pub fn is_writable_block(&self, number: BlockNo) -> bool {
+        number >= self.space.lock().sealed_end()
+    }
 }

@@ -18,6 +18,7 @@
 //! | `node_cache` | the nodes in memory ([`Slot`], [`NodeCache`]) |
 //! | `shared_key` | the keys of nodes ([`SharedKey`]) |
 //! | `key_view` | borrowed views of keys ([`KeyView`]) |
+//! | `directory` | the nodes of a tree with one level of them ([`Directory`]) |
 //! | `root` | the root blob of a tree with one directory ([`DirectoryRoot`]) |
 //! | `events` | counters of events |
 //! | `pieces` | comparison of keys that are stored in pieces |
@@ -25,6 +26,7 @@
 //! Each engine defines the content of its nodes ([`Structure`]).
 
 mod allowance;
+mod directory;
 pub mod events;
 mod key_view;
 mod node_cache;
@@ -33,6 +35,7 @@ mod root;
 mod shared_key;
 
 pub use allowance::{Allowance, list_of};
+pub use directory::{Directory, Listed};
 pub use key_view::KeyView;
 pub use node_cache::{NodeCache, Slot, Structure};
 pub use root::DirectoryRoot;

@@ -1,0 +1,617 @@
+//! Absorbing updates into the pages of one node.
+//!
+//! ```text
+//!   updates    a b     f          m n o p q r s t ...
+//!   pages      [ A   ][ B    ][ C        ][ D  ]
+//!              delta   stays   divided     joined with the next one, if it is small
+//! ```
+//!
+//! Pages are gone through in key order, one of them *open*: it is written when it is known that the
+//! next one is not joined with it. On a nearly full device pages are packed: what does not fit into
+//! a page goes to the next ones, until there is space for it.
+
+use super::homes::Homes;
+use super::open::{HomeAt, OpenPage};
+use super::{Context, PACKED_PERCENT, sum_of_home};
+use crate::base::error::{Error, Result};
+use crate::base::ids::{BlockNo, Generation};
+use crate::base::keys::separator;
+use crate::base::stream::{SortedStream, SortedUpdates, Update};
+use crate::engine::OwnedExtent;
+use crate::engines::bminus::node::{Facts, Listed, Node};
+use crate::engines::bminus::output::Written;
+use crate::engines::bminus::read::pages::{Loaded, NodePages, Reading};
+use crate::merge::UpdatesStream;
+use crate::pages::homes::slotted::{blocks_for, page_bytes, taken_bytes};
+use crate::pages::homes::{
+    Changed, Image, Page, PageBytes, PageMut, Region, Segments, Writes,
+};
+use crate::run::Totals;
+use crate::runtime::sync::Arc;
+use crate::structure::{SharedKey, events};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Number of pages that are read together.
+const READ_PAGES: usize = 16;
+
+/// A page with less than this part of its room is small, and is joined with the next one.
+const SMALL_PART: usize = 4;
+
+/// A page of the node as it will be.
+pub(super) struct Entry {
+    pub first: SharedKey,
+    pub region: Arc<Region>,
+    pub home: u8,
+    /// Totals, large values and stamp, if the page was read or written.
+    pub known: Option<(Totals, u32, Generation)>,
+}
+
+/// The absorb of one node.
+pub(super) struct NodeAbsorb<'a> {
+    pub context: &'a Context<'a>,
+    pub before: Option<(&'a Listed, &'a Node)>,
+    pub homes: Homes<'a>,
+    pub writes: Writes,
+    pub entries: Vec<Entry>,
+    /// Images written by this absorb, by the first block of the home.
+    pub images: BTreeMap<BlockNo, Image>,
+    pub written: Vec<Written>,
+    /// The least key that belongs to the node.
+    pub first: SharedKey,
+    open: Option<OpenPage>,
+    scratch: Vec<u8>,
+    /// Number of pages that are about to be made.
+    expected: usize,
+    /// What the pages that were not read have together.
+    rest: Rest,
+}
+
+/// Totals, large values and sum of the pages of a node that were not read.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Rest {
+    pub totals: Totals,
+    pub large: u32,
+    pub sum: u64,
+}
+
+impl<'a> NodeAbsorb<'a> {
+    /// Creates the absorb of `before`; without it there are no pages yet.
+    pub fn new(
+        context: &'a Context<'a>,
+        first: SharedKey,
+        before: Option<(&'a Listed, &'a Node)>,
+    ) -> Result<Self> {
+        let storage = context.output.storage();
+        let node = before.map(|(_, node)| node);
+        let newest = (context.newest, context.held);
+        let facts = before.map(|(listed, _)| listed.facts);
+        let rest = facts.map(|Facts { totals, large, sum, .. }| Rest { totals, large, sum });
+        Ok(Self {
+            context,
+            before,
+            homes: Homes::new(context.output, context.budget, newest, node),
+            writes: Writes::new(storage)?,
+            entries: Vec::new(),
+            images: BTreeMap::new(),
+            written: Vec::new(),
+            first,
+            open: None,
+            scratch: Vec::new(),
+            expected: 0,
+            rest: rest.unwrap_or_default(),
+        })
+    }
+
+    /// What the pages that were not read have together.
+    pub fn rest(&self) -> Rest {
+        self.rest
+    }
+
+    fn is_packing(&self) -> bool {
+        self.context.is_packing
+    }
+
+    fn pages_of_node(&self) -> Option<NodePages<'a>> {
+        let (listed, node) = self.before?;
+        Some(self.context.pages_of(listed, node))
+    }
+
+    /// Absorbs the updates of these ranks; packing without updates goes through all pages.
+    pub fn run(&mut self, updates: &dyn SortedUpdates, ranks: Range<usize>) -> Result<()> {
+        let Some((_, node)) = self.before else {
+            let bytes = page_bytes(self.context.config.page_blocks);
+            let empty = OpenPage::empty(self.first.clone(), bytes, None);
+            self.divide(empty, updates, ranks)?;
+            return self.close();
+        };
+        let touched = match ranks.is_empty() {
+            true => (0..node.pages.len()).map(|page| (page, 0..0)).collect(),
+            false => touched_pages(node, updates, ranks),
+        };
+        let mut done = 0;
+        for chunk in touched.chunks(READ_PAGES) {
+            let pages: Vec<usize> = chunk.iter().map(|(page, _)| *page).collect();
+            let Some(of_node) = self.pages_of_node() else { return Ok(()) };
+            let loaded = of_node.load(&pages, Reading::Merge)?;
+            for ((page, ranks), loaded) in chunk.iter().zip(loaded) {
+                self.pass(node, done..*page)?;
+                let open = self.begin(node, *page, loaded?)?;
+                self.update(open, updates, ranks.clone())?;
+                done = page + 1;
+            }
+        }
+        self.pass(node, done..node.pages.len())?;
+        self.close()
+    }
+
+    /// Begins to change a page that was read.
+    fn begin(&mut self, node: &Node, page: usize, loaded: Loaded) -> Result<OpenPage> {
+        let (totals, large) = Page::parse(PageBytes::Whole(&loaded.page))?.totals();
+        let (region, home) = node.home_of(page);
+        let origin = (Arc::clone(region), home);
+        self.take_from_rest((totals, large), &origin, loaded.stamp)?;
+        Ok(OpenPage::loaded(node.pages[page].first.clone(), origin, loaded))
+    }
+
+    /// Takes a page that was read out of what the rest of the node has.
+    pub fn take_from_rest(
+        &mut self,
+        (totals, large): (Totals, u32),
+        (region, home): &HomeAt,
+        stamp: Generation,
+    ) -> Result<()> {
+        let rest = &mut self.rest;
+        let less = |whole: u64, part: u64| {
+            let text = "the totals of a node are less than those of its pages";
+            whole.checked_sub(part).ok_or_else(|| Error::corrupt(text))
+        };
+        rest.totals.entries = less(rest.totals.entries, totals.entries)?;
+        rest.totals.bytes = less(rest.totals.bytes, totals.bytes)?;
+        rest.large = u32::try_from(less(u64::from(rest.large), u64::from(large))?).unwrap_or(0);
+        rest.sum = rest.sum.wrapping_sub(sum_of_home(region, *home, stamp));
+        Ok(())
+    }
+
+    /// Goes over pages without updates.
+    fn pass(&mut self, node: &Node, pages: Range<usize>) -> Result<()> {
+        for page in pages {
+            if let Some(open) = &self.open {
+                let room = self.context.config.page_room();
+                let is_small = open.count() > 0 && open.live_bytes() < room / SMALL_PART;
+                let needs_space = self.is_packing() && open.origin.is_none();
+                let Some(of_node) = self.pages_of_node() else { return Ok(()) };
+                if is_small || needs_space {
+                    let loaded = of_node.load_one(page, Reading::Merge)?;
+                    let next = self.begin(node, page, loaded)?;
+                    self.push(next)?;
+                    continue;
+                }
+                self.close()?;
+            }
+            let (region, home) = node.home_of(page);
+            let (first, region) = (node.pages[page].first.clone(), Arc::clone(region));
+            self.entries.push(Entry { first, region, home, known: None });
+        }
+        Ok(())
+    }
+
+    /// Makes updates of one page.
+    fn update(
+        &mut self,
+        mut open: OpenPage,
+        updates: &dyn SortedUpdates,
+        ranks: Range<usize>,
+    ) -> Result<()> {
+        let output = self.context.output;
+        for rank in ranks.clone() {
+            let update = updates.update(rank);
+            let mut page = PageMut::parse(&mut open.page)?;
+            match page.change(updates.key(rank), update, &mut self.scratch)? {
+                Changed::Done(before) => {
+                    output.gain(update.large().as_ref().map(OwnedExtent::from));
+                    output.lose(before.as_ref().map(OwnedExtent::from));
+                }
+                Changed::Full => {
+                    (self.context.progress)((rank - ranks.start) as u64);
+                    return self.divide(open, updates, rank..ranks.end);
+                }
+            }
+        }
+        (self.context.progress)(ranks.len() as u64);
+        self.push(open)
+    }
+
+    /// Merges a page with more updates than it has space for, into several pages.
+    fn divide(
+        &mut self,
+        page: OpenPage,
+        updates: &dyn SortedUpdates,
+        ranks: Range<usize>,
+    ) -> Result<()> {
+        let config = self.context.config;
+        let (room, bytes) = (config.page_room(), page_bytes(config.page_blocks));
+        let old = Page::parse(PageBytes::Whole(&page.page))?;
+        let last = old.count().checked_sub(1).map(|last| old.key(last)).transpose()?;
+        let is_append = last.is_none_or(|last| *last < *updates.key(ranks.start));
+        let more = updates.bytes_before(ranks.end) - updates.bytes_before(ranks.start);
+        let more = usize::try_from(more).unwrap_or(usize::MAX) + 7 * ranks.len();
+        let total = old.live_bytes() + more;
+        let target = match is_append || self.is_packing() {
+            true => room,
+            false => total.div_ceil(total.div_ceil(room * PACKED_PERCENT / 100).max(2)),
+        };
+        let mut merged = Merged::new(old, self.context, updates, ranks);
+        let mut open = OpenPage::empty(page.first.clone(), bytes, page.heat);
+        (open.old, open.origin) = (page.old.clone(), page.origin.clone());
+        let mut left = total;
+        while let Some((key, payload, is_large)) = merged.next()? {
+            let taken = taken_bytes(key.len(), payload.len());
+            let is_full = open.count() > 0 && open.live_bytes() + taken > target;
+            if !is_full && open.append(&key, &payload, is_large)? {
+                continue;
+            }
+            if open.count() > 0 {
+                let count = open.count();
+                let bound = separator(&open.read()?.key(count - 1)?, &key);
+                left = left.saturating_sub(open.live_bytes());
+                let heat = open.heat;
+                self.expected = left / room + 1;
+                self.push(open)?;
+                open = OpenPage::empty(SharedKey::whole(&bound), bytes, heat);
+                events::add(&self.context.output.counters.splits, 1);
+            }
+            let blocks = blocks_for(key.len(), payload.len(), config.page_blocks);
+            if page_bytes(blocks) > bytes {
+                open.page = OpenPage::empty(SharedKey::LEAST, page_bytes(blocks), None).page;
+            }
+            if !open.append(&key, &payload, is_large)? {
+                return Err(Error::internal("a record does not fit into a page made for it"));
+            }
+        }
+        merged.finish();
+        self.push(open)
+    }
+
+    /// Continues with the next page: joins the open one with it, or writes the open one.
+    fn push(&mut self, next: OpenPage) -> Result<()> {
+        let Some(open) = self.open.take() else {
+            self.open = Some(next);
+            return Ok(());
+        };
+        if next.count() == 0 {
+            self.remove(next);
+            self.open = Some(open);
+            return Ok(());
+        }
+        let (size, room) = (self.context.config.page_room(), open.live_bytes());
+        let sum = room + next.live_bytes();
+        let is_usual = |page: &OpenPage| {
+            page.page.len() == page_bytes(self.context.config.page_blocks)
+        };
+        let are_usual = is_usual(&open) && is_usual(&next);
+        let is_small = room.min(next.live_bytes()) < size / SMALL_PART && sum <= size * 3 / 4;
+        let fits = is_small || sum <= size * 5 / 8 || (self.is_packing() && sum <= size);
+        if open.count() > 0 && are_usual && fits {
+            return self.join(open, next);
+        }
+        let has_space = room + size / 16 < size;
+        if open.count() > 0 && are_usual && self.is_packing() && has_space {
+            return self.fill(open, next);
+        }
+        self.open = Some(open);
+        self.close()?;
+        self.open = Some(next);
+        Ok(())
+    }
+
+    /// Makes one page of two.
+    fn join(&mut self, open: OpenPage, next: OpenPage) -> Result<()> {
+        let mut joined = OpenPage::empty(open.first.clone(), open.page.len(), open.heat);
+        joined.append_from(&open.read()?, 0)?;
+        let end = joined.append_from(&next.read()?, 0)?;
+        if end < next.count() {
+            return Err(Error::internal("two pages do not fit into one"));
+        }
+        events::add(&self.context.output.counters.joins, 1);
+        // One home is left; a page without one takes that of the other.
+        if open.origin.is_some() {
+            (joined.old, joined.origin) = (open.old, open.origin);
+            self.remove(next);
+        } else {
+            (joined.old, joined.origin) = (next.old, next.origin);
+        }
+        self.open = Some(joined);
+        Ok(())
+    }
+
+    /// Fills a page with entries of the next one.
+    fn fill(&mut self, open: OpenPage, next: OpenPage) -> Result<()> {
+        let mut filled = OpenPage::empty(open.first.clone(), open.page.len(), open.heat);
+        filled.append_from(&open.read()?, 0)?;
+        let end = filled.append_from(&next.read()?, 0)?;
+        (filled.old, filled.origin) = (open.old, open.origin);
+        let mut rest = OpenPage::empty(next.first.clone(), next.page.len(), next.heat);
+        rest.append_from(&next.read()?, end)?;
+        if end > 0 && end < next.count() {
+            let (left, right) = (next.read()?.key(end - 1)?, next.read()?.key(end)?);
+            rest.first = SharedKey::whole(&separator(&left, &right));
+        }
+        // A page without a home takes that of the next one, which gets a new one instead.
+        if filled.origin.is_none() {
+            (filled.old, filled.origin) = (next.old, next.origin);
+        } else {
+            (rest.old, rest.origin) = (next.old, next.origin);
+        }
+        self.open = Some(filled);
+        self.close()?;
+        if rest.count() == 0 {
+            self.remove(rest);
+        } else {
+            self.open = Some(rest);
+        }
+        Ok(())
+    }
+
+    /// Ends the use of the home of a page that has no entries any more.
+    fn remove(&mut self, page: OpenPage) {
+        if page.count() == 0 {
+            events::add(&self.context.output.counters.emptied, 1);
+        }
+        if let Some((region, home)) = page.origin {
+            self.homes.release(&region, home);
+        }
+    }
+
+    /// Writes the open page, if it was changed.
+    fn close(&mut self) -> Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        if open.count() == 0 {
+            self.remove(open);
+            return Ok(());
+        }
+        let (totals, large) = open.read()?.totals();
+        let first = open.first.clone();
+        let ((region, home), stamp) = match (&open.origin, &open.old) {
+            (Some(origin), Some((_, stamp))) if open.is_unchanged() => (origin.clone(), *stamp),
+            _ => (self.write(open)?, self.context.stamp),
+        };
+        let known = Some((totals, large, stamp));
+        self.entries.push(Entry { first, region, home, known });
+        Ok(())
+    }
+
+    /// Writes a page to a free place of its home, or to another home.
+    fn write(&mut self, mut open: OpenPage) -> Result<HomeAt> {
+        let Context { output, config, stamp, .. } = self.context;
+        let (storage, stamp) = (output.storage(), *stamp);
+        let blocks = u32::try_from(open.page.len() / page_bytes(1)).unwrap_or(u32::MAX);
+        let layout = config.layout(blocks);
+        let place = match (&open.origin, &open.old) {
+            (Some((region, home)), Some((old, _))) if region.layout() == layout => {
+                self.place_for(region, *home, old, &open.page)
+            }
+            _ => None,
+        };
+        let (at, image) = match (place, open.origin.take()) {
+            (Some((image, Some(set))), Some((region, home))) => {
+                let place = image.delta.unwrap_or(image.slot);
+                region.begin_write(home, place);
+                set.note(&mut open.page);
+                let segments = (set, config.segment_bytes);
+                let stamps = (stamp, image.base);
+                let target = (&*region, home, place);
+                self.writes.delta(storage, target, stamps, segments, &open.page)?;
+                events::add(&output.counters.deltas, 1);
+                ((region, home), image)
+            }
+            (place, origin) => {
+                let image = place.map(|(image, _)| image);
+                let slot = image.map_or(0, |image| image.slot);
+                let (region, home) = match (image, origin) {
+                    (Some(_), Some(origin)) => origin,
+                    (_, origin) => {
+                        let more = std::mem::take(&mut self.expected);
+                        let taken = self.homes.take(layout, more)?;
+                        if let Some((region, home)) = origin {
+                            self.homes.release(&region, home);
+                            events::add(&output.counters.moves, 1);
+                        }
+                        taken
+                    }
+                };
+                region.begin_write(home, slot);
+                Segments::default().note(&mut open.page);
+                self.writes.page(storage, (&region, home, slot), stamp, &open.page)?;
+                events::add(&output.counters.bases, 1);
+                let image = Image { slot, delta: None, base: stamp, stamp };
+                ((region, home), image)
+            }
+        };
+        self.note_written(at, image, &open)
+    }
+
+    fn note_written(&mut self, at: HomeAt, image: Image, open: &OpenPage) -> Result<HomeAt> {
+        let (region, home) = at;
+        let place = image.delta.unwrap_or(image.slot);
+        if let Some(heat) = open.heat {
+            let storage = self.context.output.storage();
+            region.cache(storage, (home, self.context.stamp), &open.page, heat);
+        }
+        self.images.insert(region.number_of(home), image);
+        self.written.push(Written { region: Arc::clone(&region), home, place });
+        Ok((region, home))
+    }
+
+    /// The place of its home that the next image of a page may be written to, with the segments of
+    /// the delta if it is one.
+    fn place_for(
+        &self,
+        region: &Region,
+        home: u8,
+        old: &[u8],
+        page: &[u8],
+    ) -> Option<(Image, Option<Segments>)> {
+        let Context { config, newest, held, output, stamp, .. } = self.context;
+        if !region.layout().shadow || !region.is_writable(output.storage()) {
+            return None;
+        }
+        let (listed, _) = self.before?;
+        let places = region.places(home, listed.facts.changed)?;
+        let image = places.image(newest)?;
+        let set = Segments::of(old);
+        let set = set.with_changes(old, page, config.segment_bytes);
+        let set = set.filter(|set| set.fit(config.segment_bytes));
+        let delta = || {
+            let (set, delta) = (set?, places.free_delta(newest, held)?);
+            Some((Image { delta: Some(delta), stamp: *stamp, ..image }, Some(set)))
+        };
+        let slot = || {
+            let slot = places.free_slot(newest, held)?;
+            Some((Image { slot, delta: None, base: *stamp, stamp: *stamp }, None))
+        };
+        let is_few =
+            set.is_some_and(|set| set.count() * config.segment_bytes <= config.delta_bytes);
+        match is_few {
+            true => delta().or_else(slot),
+            false if config.delta_bytes > 0 => slot().or_else(delta),
+            false => slot(),
+        }
+    }
+
+    /// Moves a page that is already an entry to another home, given by `take`.
+    pub fn relocate(&mut self, index: usize, to: HomeAt) -> Result<()> {
+        let loaded = self.load_entry(index)?;
+        let mut page = loaded.page;
+        let (totals, large) = Page::parse(PageBytes::Whole(&page))?.totals();
+        Segments::default().note(&mut page);
+        let (storage, stamp) = (self.context.output.storage(), self.context.stamp);
+        let (region, home) = &to;
+        region.begin_write(*home, 0);
+        self.writes.page(storage, (region, *home, 0), stamp, &page)?;
+        events::add(&self.context.output.counters.moves, 1);
+        let entry = &mut self.entries[index];
+        let from = (Arc::clone(&entry.region), entry.home);
+        (entry.region, entry.home) = (Arc::clone(region), *home);
+        let was_known = entry.known.replace((totals, large, stamp)).is_some();
+        if !was_known {
+            self.take_from_rest((totals, large), &from, loaded.stamp)?;
+        }
+        self.images.remove(&from.0.number_of(from.1));
+        self.written.retain(|written| {
+            written.home != from.1 || !Arc::ptr_eq(&written.region, &from.0)
+        });
+        self.homes.release(&from.0, from.1);
+        let image = Image { slot: 0, delta: None, base: stamp, stamp };
+        let open = OpenPage { page, heat: loaded.heat, ..OpenPage::empty(SharedKey::LEAST, 4096, None) };
+        self.note_written(to, image, &open)?;
+        Ok(())
+    }
+
+    /// Reads the page of an entry, also if this absorb has written it.
+    pub fn load_entry(&mut self, index: usize) -> Result<Loaded> {
+        let (region, home) = (Arc::clone(&self.entries[index].region), self.entries[index].home);
+        if let Some(image) = self.images.get(&region.number_of(home)).copied() {
+            self.writes.flush(self.context.output.storage())?;
+            return self.context.read_written(&region, home, image);
+        }
+        let (Some((_, node)), Some(pages)) = (self.before, self.pages_of_node()) else {
+            return Err(Error::internal("a page was not written"));
+        };
+        let is_it = |page: &usize| {
+            let (other, other_home) = node.home_of(*page);
+            Arc::ptr_eq(other, &region) && other_home == home
+        };
+        let page = (0..node.pages.len()).find(is_it);
+        let page = page.ok_or_else(|| Error::internal("a page is not in its node"))?;
+        pages.load_one(page, Reading::Merge)
+    }
+}
+
+/// The pages with updates, and the ranks of these.
+fn touched_pages(
+    node: &Node,
+    updates: &dyn SortedUpdates,
+    ranks: Range<usize>,
+) -> Vec<(usize, Range<usize>)> {
+    let mut touched = Vec::new();
+    let mut rank = ranks.start;
+    while rank < ranks.end {
+        let page = node.page_of(updates.key(rank));
+        let end = node.pages.get(page + 1).map_or(ranks.end, |next| {
+            updates.lower_bound(&next.first.to_bytes()).min(ranks.end)
+        });
+        let end = end.max(rank + 1);
+        touched.push((page, rank..end));
+        rank = end;
+    }
+    touched
+}
+
+/// The records of a page merged with updates, in key order.
+struct Merged<'m> {
+    page: Page<'m>,
+    index: usize,
+    context: &'m Context<'m>,
+    updates: UpdatesStream<'m>,
+}
+
+type Record<'m> = (std::borrow::Cow<'m, [u8]>, Vec<u8>, bool);
+
+impl<'m> Merged<'m> {
+    fn new(
+        page: Page<'m>,
+        context: &'m Context<'m>,
+        updates: &'m dyn SortedUpdates,
+        ranks: Range<usize>,
+    ) -> Self {
+        let updates = UpdatesStream::new(updates, vec![ranks], context.progress);
+        Self { page, index: 0, context, updates }
+    }
+
+    /// The next record that is not deleted.
+    fn next(&mut self) -> Result<Option<Record<'m>>> {
+            loop {
+            let key = match self.index < self.page.count() {
+                true => Some(self.page.key(self.index)?),
+                false => None,
+            };
+            let update = self.updates.key();
+            let is_page = match (&key, update) {
+                (None, None) => return Ok(None),
+                (Some(key), Some(update)) => &**key < update,
+                (page, _) => page.is_some(),
+            };
+            if is_page {
+                let (payload, is_large) = self.page.payload(self.index)?;
+                self.index += 1;
+                return Ok(key.map(|key| (key, payload.into_owned(), is_large)));
+            }
+            if key.as_deref() == update {
+                let before = self.page.large(self.index)?;
+                self.context.output.lose(before.as_ref().map(OwnedExtent::from));
+                self.index += 1;
+            }
+            let key = update.map(<[u8]>::to_vec).unwrap_or_default();
+            let record = match self.updates.update() {
+                Update::Delete => None,
+                Update::Put(value) => Some((value.to_vec(), false)),
+                Update::PutLarge(large) => {
+                    let mut payload = Vec::new();
+                    large.encode(&mut payload);
+                    Some((payload, true))
+                }
+            };
+            self.updates.advance()?;
+            if let Some((payload, is_large)) = record {
+                return Ok(Some((key.into(), payload, is_large)));
+            }
+        }
+    }
+
+    /// Reports the large values that came with the updates.
+    fn finish(self) {
+        let large = self.updates.finish();
+        self.context.output.gain(large.iter().map(OwnedExtent::from));
+    }
+}

@@ -1,0 +1,59 @@
+//! The contract of a version ([`Version`]) for versions of bminus trees.
+
+use super::version::BminusVersion;
+use super::{check, read};
+use crate::base::check::CheckReport;
+use crate::base::checksum::KeyHash;
+use crate::base::dump::DumpVisitor;
+use crate::base::error::Result;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::SortedStream;
+use crate::engine::{Answer, Looked, OwnedExtent, Progress, Salvaged, Version};
+use crate::memory::epoch::Guard;
+use crate::runtime::sync::Arc;
+
+impl Version for BminusVersion {
+    fn look(&self, key: &[u8], _hash: KeyHash, guard: &Guard) -> Result<Looked> {
+        self.find_cached(key, guard)
+    }
+
+    fn read(&self, key: &[u8], _hash: KeyHash, _from: Progress) -> Result<Answer> {
+        self.find(key)
+    }
+
+    fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
+        self.find_all(keys)
+    }
+
+    fn cursor(
+        self: Arc<Self>,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Result<Box<dyn SortedStream + Send>> {
+        Ok(Box::new(read::cursor::BminusCursor::new(&self, range, direction)?))
+    }
+
+    fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
+        check::extents::walk_extents(self, visit)
+    }
+
+    fn describe(&self, out: &mut dyn DumpVisitor) -> Result<()> {
+        check::describe::describe(self, out)
+    }
+
+    fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
+        check::verify::verify(self, report)
+    }
+
+    fn check_pages(
+        &self,
+        from: &[u8],
+        report: &mut dyn CheckReport,
+    ) -> Result<Option<Vec<u8>>> {
+        check::verify::check_pages(self, from, report)
+    }
+
+    fn salvage(&self, found: &mut dyn Salvaged) -> Result<()> {
+        check::salvage::salvage(self, found)
+    }
+}

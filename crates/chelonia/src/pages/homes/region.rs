@@ -1,0 +1,391 @@
+//! A region: what is known of the homes of an extent, and their pages in the cache.
+//!
+//! Nothing of this is stored. A home is unknown until it was read; then the stamps of its places
+//! are remembered, with the time for which that is complete:
+//!
+//! ```text
+//!   known as of 40     [ 20 | 23 | 27 | 31 ]
+//!   valid for          versions up to 40, and later ones in which the node was last changed
+//!                      at 40 or before
+//! ```
+//!
+//! A node that was evicted and is loaded again has another `Region` for the same extent. If an
+//! absorb writes homes meanwhile through the first one, the second one does not learn of it; but
+//! the new version says that the node was changed, so what the second one knows is too old for it.
+//!
+//! Cached pages are merged: base and delta in one. A home has two sets of frames, so that the image
+//! before stays while the next one is put into the cache. Each frame has the stamp of its image;
+//! frames of two images are never taken for one page.
+
+use super::places::{Image, Places};
+use super::slotted::PageBytes;
+use super::stamps::{HeldStamps, View};
+use super::{HomeLayout, PART_BYTES, PART_START};
+use crate::base::error::Result;
+use crate::base::ids::{BlockNo, Extent, Generation};
+use crate::base::limits::BLOCK_BYTES;
+use crate::engine::{ExtentKind, OwnedExtent};
+use crate::memory::epoch::Guard;
+use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::storage::Storage;
+use crate::storage::block::{BlockKind, seal};
+use crate::storage::cache::{CachedBlock, CachedExtent, Heat, Presence};
+use std::ops::Range;
+
+/// Maximum number of homes of a region.
+pub const HOMES_MAX: usize = 16;
+
+/// Pages of at most this many blocks are read in the cache without a copy.
+const PARTS_MAX: usize = 4;
+
+/// The newest image of a home, for lookups without a lock.
+#[derive(Default)]
+struct Head {
+    /// When that was known; 0 while it changes, and before it is known.
+    as_of: AtomicU64,
+    /// The stamp of the image; 0 if there is none.
+    stamp: AtomicU64,
+}
+
+/// What is known of a home.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    places: Places,
+    /// 0: nothing is known.
+    as_of: Generation,
+}
+
+/// An extent of homes.
+pub struct Region {
+    extent: Extent,
+    generation: Generation,
+    layout: HomeLayout,
+    cached: CachedExtent,
+    heads: Box<[Head]>,
+    known: Mutex<Box<[Known]>>,
+}
+
+impl Region {
+    /// Opens a region. Does no I/O.
+    #[must_use]
+    pub fn open(
+        storage: &Storage,
+        extent: Extent,
+        generation: Generation,
+        layout: HomeLayout,
+    ) -> Arc<Self> {
+        let homes = (extent.blocks / layout.home_blocks().max(1)) as usize;
+        let sets = if layout.shadow { 2 } else { 1 };
+        // Frames have numbers of their own, from the first block of the extent on.
+        let frames = u32::try_from(homes).unwrap_or(0) * sets * layout.page_blocks;
+        let cached = storage.rewritable(Extent::new(extent.start.0, frames), generation);
+        Arc::new(Self {
+            extent,
+            generation,
+            layout,
+            cached,
+            heads: (0..homes).map(|_| Head::default()).collect(),
+            known: Mutex::new(vec![Known::default(); homes].into()),
+        })
+    }
+
+    /// The extent, for the walk over what a version refers to.
+    #[must_use]
+    pub fn owned(&self) -> OwnedExtent {
+        let Self { extent, generation, .. } = *self;
+        OwnedExtent { extent, generation, kind: ExtentKind::PageGroup }
+    }
+
+    /// The generation with which it was allocated.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The sizes of its homes.
+    #[must_use]
+    pub fn layout(&self) -> HomeLayout {
+        self.layout
+    }
+
+    /// Number of homes.
+    #[must_use]
+    pub fn homes(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// The first block of a home.
+    #[must_use]
+    pub fn number_of(&self, home: u8) -> BlockNo {
+        BlockNo(self.extent.start.0 + u64::from(home) * u64::from(self.layout.home_blocks()))
+    }
+
+    /// Memory in bytes, without cached blocks.
+    #[must_use]
+    pub fn heap_bytes(&self) -> u64 {
+        const OWN_BYTES: u64 = 300;
+        let homes = self.homes() * (size_of::<Head>() + size_of::<Known>());
+        // Each frame has a slot and a generation.
+        let sets = if self.layout.shadow { 2 } else { 1 };
+        let frames = self.homes() as u64 * sets * u64::from(self.layout.page_blocks);
+        OWN_BYTES + homes as u64 + 12 * frames
+    }
+
+    /// The stamp of the newest image of `home`, if that is known for a version in which the node
+    /// was last changed at `changed`.
+    #[inline]
+    fn newest(&self, home: u8, changed: Generation) -> Option<Generation> {
+        let head = self.heads.get(usize::from(home))?;
+        let as_of = head.as_of.load(Ordering::SeqCst);
+        let stamp = head.stamp.load(Ordering::SeqCst);
+        let is_known = as_of != 0 && as_of >= changed.0;
+        (is_known && head.as_of.load(Ordering::SeqCst) == as_of).then_some(Generation(stamp))
+    }
+
+    /// The image of `home` in the version with this view, in which the node was last changed at
+    /// `changed`. `None`: not known, the home must be read.
+    #[must_use]
+    pub fn image(&self, home: u8, view: &View, changed: Generation) -> Option<Image> {
+        let known = *self.known.lock().get(usize::from(home))?;
+        if known.as_of.0 == 0 || known.as_of < changed {
+            return None;
+        }
+        known.places.image(view)
+    }
+
+    /// The places of `home`, if they are known for that version.
+    #[must_use]
+    pub fn places(&self, home: u8, changed: Generation) -> Option<Places> {
+        let known = *self.known.lock().get(usize::from(home))?;
+        (known.as_of.0 != 0 && known.as_of >= changed).then_some(known.places)
+    }
+
+    /// Remembers the places of `home`, found by a reader of the version with this view.
+    pub fn learn(&self, home: u8, places: Places, view: &View) {
+        let mut all = self.known.lock();
+        let Some(known) = all.get_mut(usize::from(home)) else { return };
+        if known.as_of < view.stamp {
+            *known = Known { places, as_of: view.stamp };
+            let newest = places.image(view).map(|image| image.stamp);
+            self.set_head(home, newest.unwrap_or_default(), view.stamp);
+        }
+    }
+
+    fn set_head(&self, home: u8, stamp: Generation, as_of: Generation) {
+        let head = &self.heads[usize::from(home)];
+        head.as_of.store(0, Ordering::SeqCst);
+        head.stamp.store(stamp.0, Ordering::SeqCst);
+        head.as_of.store(as_of.0, Ordering::SeqCst);
+    }
+
+    /// Notes that `place` is about to be written: whatever happens, nobody needs what it had.
+    pub fn begin_write(&self, home: u8, place: u8) {
+        if let Some(known) = self.known.lock().get_mut(usize::from(home)) {
+            known.places.set(place, Generation(0));
+        }
+    }
+
+    /// Notes that a home that no version needs is about to get its first image: the places of an
+    /// older use of it do not matter.
+    pub fn begin_use(&self, home: u8, newest: &View) {
+        let mut all = self.known.lock();
+        let Some(known) = all.get_mut(usize::from(home)) else { return };
+        *known = Known { places: Places::default(), as_of: newest.stamp.max(known.as_of) };
+        self.set_head(home, Generation(0), known.as_of);
+    }
+
+    /// Records the new image in `place`, written by the absorb with this stamp, which succeeded.
+    pub fn record(&self, home: u8, place: u8, stamp: Generation) {
+        let mut all = self.known.lock();
+        let Some(known) = all.get_mut(usize::from(home)) else { return };
+        known.places.set(place, stamp);
+        known.as_of = stamp;
+        self.set_head(home, stamp, stamp);
+    }
+
+    /// Records for all homes that are known for a version in which the node was last changed at
+    /// `changed` that the absorb with this stamp has left the others as they are.
+    pub fn carry_over(&self, changed: Generation, stamp: Generation) {
+        let mut all = self.known.lock();
+        for (known, head) in all.iter_mut().zip(&self.heads) {
+            if known.as_of.0 != 0 && known.as_of >= changed && known.as_of < stamp {
+                known.as_of = stamp;
+                head.as_of.store(stamp.0, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// True if `home`, in which the newest version has no page since `since`, may be used.
+    #[must_use]
+    pub fn is_free(&self, since: Generation, held: &HeldStamps, storage: &Storage) -> bool {
+        // Versions before the region was allocated do not know it.
+        self.is_writable(storage) && !held.any_in(self.generation..since)
+    }
+
+    /// False if it is in a file that only a scratch file continues.
+    #[must_use]
+    pub fn is_writable(&self, storage: &Storage) -> bool {
+        storage.is_writable_block(self.extent.start)
+    }
+
+    fn frames(&self, home: u8, set: u32) -> Range<u32> {
+        let sets = if self.layout.shadow { 2 } else { 1 };
+        let first = (u32::from(home) * sets + set % sets) * self.layout.page_blocks;
+        first..first + self.layout.page_blocks
+    }
+
+    /// The set of frames that has the image with this stamp, going by its first frame.
+    fn set_with(&self, home: u8, stamp: Generation, guard: &Guard) -> Option<u32> {
+        let has = |set: &u32| {
+            let first = self.cached.cached(self.frames(home, *set).start, guard);
+            first.is_some_and(|block| stamp_of(&block) == stamp)
+        };
+        (0..if self.layout.shadow { 2 } else { 1 }).find(has)
+    }
+
+    /// Whether the newest page of `home` is in memory, and for how long.
+    #[must_use]
+    pub fn presence(&self, home: u8, guard: &Guard) -> Presence {
+        let stamp = self.heads.get(usize::from(home)).map(|head| head.stamp.load(Ordering::SeqCst));
+        let set = stamp.and_then(|stamp| self.set_with(home, Generation(stamp), guard));
+        set.map_or_else(Presence::default, |set| {
+            let blocks = self.frames(home, set).map(|block| self.cached.presence(block));
+            blocks.min().unwrap_or_default()
+        })
+    }
+
+    /// Reads the cached page of `home` in a version. `None` if it is not cached, or not known to be
+    /// that of the version.
+    #[inline]
+    pub fn with_cached<R>(
+        &self,
+        home: u8,
+        view: &View,
+        changed: Generation,
+        guard: &Guard,
+        read: impl FnOnce(PageBytes<'_>) -> R,
+    ) -> Option<R> {
+        let stamp = match self.newest(home, changed) {
+            Some(stamp) if view.believes(stamp) => stamp,
+            // An older version may find its image in the other set.
+            Some(_) => self.image(home, view, changed)?.stamp,
+            None => return None,
+        };
+        let frames = self.frames(home, self.set_with(home, stamp, guard)?);
+        let count = frames.len();
+        if count <= PARTS_MAX {
+            let mut blocks: [Option<CachedBlock<'_>>; PARTS_MAX] = [const { None }; PARTS_MAX];
+            for (block, frame) in blocks.iter_mut().zip(frames) {
+                *block = Some(self.frame(frame, stamp, guard)?);
+            }
+            let mut parts: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
+            for (part, block) in parts.iter_mut().zip(&blocks) {
+                *part = block.as_ref().map_or(&[], |block| &block[PART_START..]);
+            }
+            return Some(read(PageBytes::Parts(&parts[..count])));
+        }
+        let mut page = Vec::with_capacity(count * PART_BYTES);
+        for frame in frames {
+            page.extend_from_slice(&self.frame(frame, stamp, guard)?[PART_START..]);
+        }
+        Some(read(PageBytes::Whole(&page)))
+    }
+
+    #[inline]
+    fn frame<'g>(
+        &'g self,
+        frame: u32,
+        stamp: Generation,
+        guard: &'g Guard,
+    ) -> Option<CachedBlock<'g>> {
+        self.cached.cached(frame, guard).filter(|block| stamp_of(block) == stamp)
+    }
+
+    /// Copies the cached page with this stamp, verified again, for a caller that changes it; with
+    /// its heat.
+    pub fn copy_cached(
+        &self,
+        home: u8,
+        stamp: Generation,
+        page: &mut Vec<u8>,
+        guard: &Guard,
+    ) -> Option<Heat> {
+        let frames = self.frames(home, self.set_with(home, stamp, guard)?);
+        let heat = self.cached.heat(frames.start)?;
+        page.clear();
+        for frame in frames {
+            let block = self.cached.peek(frame, guard)?;
+            if stamp_of(&block) != stamp {
+                return None;
+            }
+            page.extend_from_slice(&block[PART_START..]);
+        }
+        Some(heat)
+    }
+
+    /// Puts the merged page with this stamp into the cache, beside that of the newest image.
+    pub fn cache(
+        &self,
+        storage: &Storage,
+        (home, stamp): (u8, Generation),
+        page: &[u8],
+        heat: impl Into<Heat>,
+    ) {
+        let heat = heat.into();
+        let guard = storage.epochs().pin();
+        // One thread at a time: frames of two images are not mixed.
+        let _known = self.known.lock();
+        if self.set_with(home, stamp, &guard).is_some() {
+            return;
+        }
+        let newest = Generation(self.heads[usize::from(home)].stamp.load(Ordering::SeqCst));
+        let set = match self.set_with(home, newest, &guard) {
+            Some(0) => 1,
+            _ => 0,
+        };
+        for (frame, part) in self.frames(home, set).zip(page.chunks(PART_BYTES)) {
+            let mut block = [0; BLOCK_BYTES];
+            head_block(&mut block, BlockKind::Page, stamp, self.generation);
+            block[PART_START..PART_START + part.len()].copy_from_slice(part);
+            let number = BlockNo(self.extent.start.0 + u64::from(frame));
+            seal(&mut block, storage.salt(), stamp, number);
+            self.cached.forget(frame);
+            self.cached.set_generation(frame, stamp);
+            self.cached.insert(frame, &block, heat, &guard);
+        }
+    }
+
+    /// Counts a read of the page of `home` that a larger cache might have saved.
+    pub fn count_miss(&self, home: u8) {
+        self.cached.count_miss(self.frames(home, 0).start);
+    }
+
+    /// Fails if it is not within the file.
+    pub fn check_within(&self, storage: &Storage) -> Result<()> {
+        if storage.holds(self.extent) {
+            return Ok(());
+        }
+        let error = crate::base::error::Error::corrupt("a region of pages lies beyond the file");
+        Err(error.at(crate::storage::block::DATA_FILE, self.extent.offset()))
+    }
+}
+
+/// The stamp of a block of a page.
+pub(super) fn stamp_of(block: &[u8]) -> Generation {
+    let stamp = block.get(16..24).and_then(|stamp| stamp.first_chunk());
+    Generation(stamp.map_or(0, |stamp| u64::from_le_bytes(*stamp)))
+}
+
+/// The generation of the region in a block of a page.
+pub(super) fn region_of(block: &[u8]) -> Generation {
+    let region = block.get(24..32).and_then(|region| region.first_chunk());
+    Generation(region.map_or(0, |region| u64::from_le_bytes(*region)))
+}
+
+/// Writes the head of a block of a page.
+pub(super) fn head_block(block: &mut [u8], kind: BlockKind, stamp: Generation, region: Generation) {
+    block[..PART_START].fill(0);
+    block[8] = kind as u8;
+    block[16..24].copy_from_slice(&stamp.0.to_le_bytes());
+    block[24..32].copy_from_slice(&region.0.to_le_bytes());
+}

@@ -1,0 +1,109 @@
+//! Images of pages to the device, many together.
+
+use super::region::{Region, head_block};
+use super::segments::Segments;
+use super::{PART_BYTES, PART_START};
+use crate::base::error::{Error, Result};
+use crate::base::ids::{BlockNo, Generation};
+use crate::base::limits::BLOCK_BYTES;
+use crate::memory::budget::Use;
+use crate::memory::slab::OwnedPages;
+use crate::storage::Storage;
+use crate::storage::block::BlockKind;
+use crate::storage::data_file::BlockWrite;
+
+/// Bytes that are collected before they are written.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// Images that wait to be written.
+pub struct Writes {
+    memory: OwnedPages,
+    used: usize,
+    /// First block, stamp and blocks of each.
+    waiting: Vec<(BlockNo, Generation, usize)>,
+    blocks_written: u64,
+}
+
+impl Writes {
+    /// Creates an empty list.
+    pub fn new(storage: &Storage) -> Result<Self> {
+        let memory = OwnedPages::take(BATCH_BYTES, storage.budget(), Use::Work);
+        let memory = memory.ok_or_else(Error::out_of_memory)?;
+        Ok(Self { memory, used: 0, waiting: Vec::new(), blocks_written: 0 })
+    }
+
+    /// Blocks written so far.
+    #[must_use]
+    pub fn blocks_written(&self) -> u64 {
+        self.blocks_written
+    }
+
+    /// Space for `blocks` blocks from `first` on, which is written with this stamp.
+    fn space(
+        &mut self,
+        storage: &Storage,
+        (first, stamp): (BlockNo, Generation),
+        blocks: usize,
+    ) -> Result<&mut [u8]> {
+        if self.used + blocks * BLOCK_BYTES > self.memory.bytes().len() {
+            self.flush(storage)?;
+        }
+        let start = self.used;
+        self.used += blocks * BLOCK_BYTES;
+        self.waiting.push((first, stamp, blocks));
+        let space = self.memory.bytes_mut().get_mut(start..self.used);
+        space.ok_or_else(|| Error::internal("a page is larger than the buffer of writes"))
+    }
+
+    /// Writes the whole page to slot `place` of a home.
+    pub fn page(
+        &mut self,
+        storage: &Storage,
+        (region, home, place): (&Region, u8, u8),
+        stamp: Generation,
+        page: &[u8],
+    ) -> Result<()> {
+        let blocks = region.layout().blocks_of(place);
+        let first = BlockNo(region.number_of(home).0 + u64::from(blocks.start));
+        let space = self.space(storage, (first, stamp), blocks.len())?;
+        for (block, part) in space.chunks_exact_mut(BLOCK_BYTES).zip(page.chunks(PART_BYTES)) {
+            head_block(block, BlockKind::Page, stamp, region.generation());
+            block[PART_START..PART_START + part.len()].copy_from_slice(part);
+        }
+        // A base differs in nothing from itself.
+        Segments::default().note(&mut space[PART_START..]);
+        Ok(())
+    }
+
+    /// Writes the segments `set` of the page to the delta block `place` of a home, over the base
+    /// with this stamp.
+    pub fn delta(
+        &mut self,
+        storage: &Storage,
+        (region, home, place): (&Region, u8, u8),
+        (stamp, base): (Generation, Generation),
+        (set, segment_bytes): (Segments, usize),
+        page: &[u8],
+    ) -> Result<()> {
+        let blocks = region.layout().blocks_of(place);
+        let first = BlockNo(region.number_of(home).0 + u64::from(blocks.start));
+        let block = self.space(storage, (first, stamp), 1)?;
+        head_block(block, BlockKind::Delta, stamp, region.generation());
+        set.write(page, base.0, segment_bytes, &mut block[PART_START..]);
+        Ok(())
+    }
+
+    /// Writes what waits.
+    pub fn flush(&mut self, storage: &Storage) -> Result<()> {
+        let mut rest = &mut self.memory.bytes_mut()[..self.used];
+        let mut writes = Vec::with_capacity(self.waiting.len());
+        for (first, generation, blocks) in self.waiting.drain(..) {
+            let (own, behind) = rest.split_at_mut(blocks * BLOCK_BYTES);
+            writes.push(BlockWrite { first, generation, blocks: own });
+            rest = behind;
+        }
+        self.blocks_written += (self.used / BLOCK_BYTES) as u64;
+        self.used = 0;
+        if writes.is_empty() { Ok(()) } else { storage.write_many(&mut writes) }
+    }
+}
