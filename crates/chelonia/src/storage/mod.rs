@@ -51,14 +51,14 @@ use crate::memory::budget::{Budget, Use};
 use crate::memory::epoch::Epochs;
 use crate::memory::node_clock::NodeClock;
 use crate::runtime::clock::Clock;
-use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::runtime::sync::{Arc, AtomicU64, Mutex};
 use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
 use data_file::catalog::{self, Catalog};
 use data_file::superblock::{Found, OPENS_MAX, Superblock, Superblocks};
 use data_file::{DataFile, DataFileStats};
 use io::{Access, Directory, File, IoFacts, LockGuard, OpenMode};
-use quota::{Quota, Quotas};
+use quota::Quotas;
 use slots::HeldSlots;
 use space::Space;
 pub use space::{Allocation, GIVE_BACK_BLOCKS, SpaceStats};
@@ -262,58 +262,9 @@ impl Storage {
         self.file.continue_in(scratch, end)
     }
 
-    /// Allocates an extent of `blocks` blocks (at least one) for an engine that works with `quota`.
-    /// `NoSpace` changes nothing.
-    pub fn allocate(&self, blocks: u32, quota: &Quota<'_>) -> Result<Allocation> {
-        self.quotas.take(blocks, quota)?;
-        self.allocate_uncounted(blocks)
-    }
-
-    /// Like [`Storage::allocate`], without counting against a quota.
-    fn allocate_uncounted(&self, blocks: u32) -> Result<Allocation> {
-        let mut space = self.space.lock();
-        let file = self.file.writing()?;
-        let allocated = space.allocate(&*file, blocks).inspect_err(|error| {
-            if !error.is_transient() {
-                self.file.note_failed_write();
-            }
-        });
-        self.note_length(&space);
-        allocated
-    }
-
     /// True once a write, or an allocation for one, has failed for a reason other than `NoSpace`.
     pub fn has_failed_write(&self) -> bool {
         self.file.has_failed_write()
-    }
-
-    /// Frees an extent that no durable root and no version can reach. It may be overwritten at
-    /// once.
-    pub fn free(&self, extent: Extent) -> Result<()> {
-        self.file.check_writable()?;
-        self.space.lock().free(extent)
-    }
-
-    /// [`Storage::free`] for callers that drop the last reference and cannot return an error.
-    /// Freeing a free extent would be a bug in this library, unless metadata with a valid checksum
-    /// lists it twice, or not at all although an entry refers to it; it is counted
-    /// ([`SpaceStats::refused_frees`]), and the next open derives free space anew. Does nothing
-    /// when read-only.
-    pub fn free_unreachable(&self, extent: Extent) {
-        if self.file.check_writable().is_ok() {
-            let _ = self.space.lock().free(extent);
-        }
-    }
-
-    /// The newest generation allocated so far; every later allocation has a newer one.
-    pub fn newest_generation(&self) -> Generation {
-        self.space.lock().newest_generation()
-    }
-
-    /// A generation for blocks that are written again within an extent of the caller: no block was
-    /// ever sealed with it.
-    pub fn new_generation(&self) -> Result<Generation> {
-        self.space.lock().new_generation()
     }
 
     /// Holds the slots of pages that the newest version has lost; [`Storage::release_slot`] ends
@@ -332,46 +283,6 @@ impl Storage {
     pub fn writable_slots(&self, slots: impl Iterator<Item = BlockNo>) -> Vec<BlockNo> {
         let sealed_end = self.space.lock().sealed_end();
         self.held_slots.free_of(slots.filter(|slot| *slot >= sealed_end))
-    }
-
-    /// Marks an extent that a root of the catalog refers to as used: after open, before the first
-    /// allocation. Extents that overlap or lie outside the file are corruption.
-    pub fn mark_used(&self, extent: Extent) -> Result<()> {
-        self.space.lock().mark_used(extent)
-    }
-
-    /// True if `extent` lies within the data file. Check a reference with this before memory is
-    /// reserved for its blocks.
-    #[must_use]
-    pub fn holds(&self, extent: Extent) -> bool {
-        let end = extent.start.0.checked_add(u64::from(extent.blocks));
-        end.is_some_and(|end| end <= self.file_blocks.load(Ordering::Acquire))
-    }
-
-    /// Notes how long the file is now, before anybody is given an extent of it.
-    fn note_length(&self, space: &Space) {
-        self.file_blocks.store(space.file_blocks(), Ordering::Release);
-    }
-
-    /// Returns a piece of the free space ([`GIVE_BACK_BLOCKS`]) to the file system, except
-    /// `keep_bytes` of it for allocations expected soon; true if a further call will return more.
-    /// The file system lets nobody read the file meanwhile: let time pass between calls.
-    pub fn give_back(&self, keep_bytes: u64) -> Result<bool> {
-        let mut space = self.space.lock();
-        let file = self.file.writing()?;
-        let given = space.give_back(&*file, keep_bytes / BLOCK_BYTES_U64);
-        self.note_length(&space);
-        given
-    }
-
-    /// Returns all free space to the file system, whether it has device blocks or not. Used when a
-    /// full device needs the space elsewhere.
-    pub fn give_all_back(&self) -> Result<()> {
-        let mut space = self.space.lock();
-        let file = self.file.writing()?;
-        let given = space.give_all_back(&*file);
-        self.note_length(&space);
-        given
     }
 
     /// Measures from now on how long readers wait for blocks of entries.

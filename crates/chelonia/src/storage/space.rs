@@ -96,7 +96,7 @@ pub struct Space {
     free: FreeExtents,
     /// Free ranges that may have no device blocks behind them.
     holes: RangeSet,
-    /// True if some of them may have device blocks: those that were free at open.
+    /// True if some of them may have device blocks: those that were free at open, or not zeroed.
     holes_suspect: bool,
     /// Ranges freed and not yet processed by `give_back`.
     fresh: RangeSet,
@@ -304,6 +304,18 @@ impl Space {
         Ok(())
     }
 
+    /// Frees an extent that may have lost device blocks.
+    pub fn free_as_hole(&mut self, extent: Extent) -> Result<()> {
+        self.free(extent)?;
+        let range = range_of(extent);
+        if range.end > self.sealed_end {
+            self.fresh.remove(&range);
+            self.holes.insert(range);
+            self.holes_suspect = true;
+        }
+        Ok(())
+    }
+
     /// Returns free space to the file system, except `keep_blocks` of it: truncates the free end of
     /// the file, and punches holes into free extents from high addresses down. At most
     /// [`GIVE_BACK_BLOCKS`] with each of the two; true if a further call will return more.
@@ -425,5 +437,6 @@ fn allocate_range(file: &dyn File, range: &Range<u64>) -> Result<()> {
     }
 }
 
+mod shared;
 #[cfg(test)]
 mod tests;

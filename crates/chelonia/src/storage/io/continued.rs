@@ -66,6 +66,10 @@ impl File for ContinuedFile {
         self.scratch.write_at(bytes, self.changing(offset)?)
     }
 
+    fn write_zeros(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.scratch.write_zeros(self.changing(offset)?, bytes)
+    }
+
     /// Nothing here needs to outlive the process.
     fn sync(&self) -> Result<()> {
         Ok(())
@@ -128,10 +132,14 @@ mod tests {
             file.read_at(&mut one, *offset).unwrap();
             assert_eq!(one[..], bytes[..]);
         }
+        file.write_zeros(16_384, 4096).unwrap();
+        file.read_at(&mut one, 16_384).unwrap();
+        assert_eq!(one, [0; 4096]);
         writes.push(WriteRequest { offset: 4096, bytes: &[1; 4096] });
         let refused = [
             file.write_many(&writes),
             file.write_at(&[1], 8191),
+            file.write_zeros(4096, 4096),
             file.allocate(0, 4096),
             file.punch_hole(0, 4096),
             file.set_size(0),

@@ -259,6 +259,7 @@ impl Directory for DirectDirectory {
             direct,
             mapped_log: self.mapped_log,
             rings: Arc::clone(&self.rings),
+            zeroes_ranges: AtomicBool::new(true),
         }))
     }
 
@@ -303,6 +304,7 @@ impl Directory for DirectDirectory {
             direct: None,
             mapped_log: false,
             rings: Arc::clone(&self.rings),
+            zeroes_ranges: AtomicBool::new(true),
         }))
     }
 

@@ -203,6 +203,11 @@ impl File for FencedFile {
         self.inner.write_many(requests)
     }
 
+    fn write_zeros(&self, offset: u64, bytes: u64) -> Result<()> {
+        let _entered = self.fence.enter()?;
+        self.inner.write_zeros(offset, bytes)
+    }
+
     fn sync(&self) -> Result<()> {
         let _entered = self.fence.enter()?;
         self.inner.sync()
@@ -277,6 +282,7 @@ mod tests {
             file.read_many_while(&mut [], &mut || {}),
             file.write_at(&[8; 4096], 0),
             file.write_many(&[]),
+            file.write_zeros(0, 4096),
             file.sync(),
             file.size().map(drop),
             file.set_size(0),

@@ -21,6 +21,7 @@
 //! itself, which yields its error; nothing else is retried.
 
 use crate::base::error::{Error, Result};
+use crate::base::limits::SLAB_BYTES;
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
@@ -213,6 +214,12 @@ pub trait File: Send + Sync + Debug {
         requests.iter().try_for_each(|request| self.write_at(request.bytes, request.offset))
     }
 
+    /// Writes zeros to a range, like [`File::write_at`]. An implementation may zero the range
+    /// without writing it; its space stays allocated.
+    fn write_zeros(&self, offset: u64, bytes: u64) -> Result<()> {
+        write_zeros_in_pieces(self, offset, bytes)
+    }
+
     /// Makes content and size durable (`fdatasync`).
     fn sync(&self) -> Result<()>;
 
@@ -244,6 +251,25 @@ pub trait File: Send + Sync + Debug {
     /// Maps a window of the file that is written by copying memory. The range must lie within the
     /// file and have been allocated before.
     fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>>;
+}
+
+/// The most zeros written at a time: a slab.
+const ZEROS_BYTES_MAX: usize = SLAB_BYTES;
+
+/// Writes zeros to a range by [`File::write_at`].
+fn write_zeros_in_pieces<F: File + ?Sized>(file: &F, offset: u64, bytes: u64) -> Result<()> {
+    let Some(end) = offset.checked_add(bytes) else {
+        return Err(Error::internal("an offset is beyond what files have"));
+    };
+    let piece = |at| usize::try_from(end - at).unwrap_or(usize::MAX).min(ZEROS_BYTES_MAX);
+    let zeros = AlignedBuffer::new(piece(offset));
+    let mut at = offset;
+    while at < end {
+        let zeros = &zeros[..piece(at)];
+        file.write_at(zeros, at)?;
+        at += zeros.len() as u64;
+    }
+    Ok(())
 }
 
 /// A window of a file. Written bytes survive the death of the process at once, and a power cut

@@ -94,7 +94,7 @@ fn random_writes_reads_and_sizes_are_those_of_a_byte_vector() {
                 let end = start + bytes;
                 // From an aligned address, and from an unaligned one.
                 let skip = usize::from(rng.one_in(2));
-                match rng.below(6) {
+                match rng.below(7) {
                     0 => {
                         file.set_size(end as u64).unwrap();
                         model.resize(end, 0);
@@ -108,6 +108,13 @@ fn random_writes_reads_and_sizes_are_those_of_a_byte_vector() {
                         file.allocate(offset, bytes as u64).unwrap();
                         if bytes > 0 {
                             model.resize(model.len().max(end), 0);
+                        }
+                    }
+                    3 => {
+                        file.write_zeros(offset, bytes as u64).unwrap();
+                        if bytes > 0 {
+                            model.resize(model.len().max(end), 0);
+                            model[start..end].fill(0);
                         }
                     }
                     _ => {
@@ -191,6 +198,7 @@ fn a_file_opened_to_read_is_not_changed() {
                 file.write_at(&[1], 0),
                 file.write_many(&[WriteRequest { offset: 0, bytes: &[1] }]),
                 file.write_many(&[WriteRequest { offset: 0, bytes: &aligned }; 2]),
+                file.write_zeros(0, 4096),
                 file.set_size(1),
                 file.allocate(0, 100_000),
                 file.punch_hole(0, 4096),
@@ -232,6 +240,10 @@ fn allocated_space_is_counted_and_given_back() {
         file.allocate(0, 8 << 20).unwrap();
         let allocated = file.allocated_bytes().unwrap();
         assert!(allocated >= sparse + (8 << 20));
+        file.write_at(&random_bytes(1, 1 << 20), 0).unwrap();
+        file.write_zeros(0, 8 << 20).unwrap();
+        assert_eq!(read(&*file, 0, 8 << 20), vec![0; 8 << 20]);
+        assert!(file.allocated_bytes().unwrap() >= sparse + (8 << 20));
         file.punch_hole(0, 8 << 20).unwrap();
         assert!(file.allocated_bytes().unwrap() < allocated);
         assert_eq!(file.size().unwrap(), 64 << 20);

@@ -9,7 +9,7 @@
 //! | reads that are not aligned | the direct descriptor and an aligned copy |
 //! | whole blocks from an address that is not aligned | the direct descriptor and an aligned copy |
 //! | parts of blocks that are written | the page cache |
-//! | sizes, allocation, holes, sync, mapping | the descriptor through the page cache |
+//! | sizes, allocation, holes, zeroing, sync, mapping | the descriptor through the page cache |
 //!
 //! The kernel keeps the two coherent: a direct read or write first writes back, and a direct write
 //! drops, cached pages of its range; `fdatasync` covers the file, whichever descriptor wrote.
@@ -28,11 +28,13 @@ use super::{holders, lock_file};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::runtime::clock::Clock;
-use crate::runtime::sync::Arc;
+use crate::runtime::sync::{Arc, AtomicBool, Ordering};
 use crate::storage::io::buffer::{AlignedBuffer, is_aligned};
 use crate::storage::io::buffered_file::{BufferedFile, pwrite_once};
 use crate::storage::io::ring::{RING_ENTRIES, Rings};
-use crate::storage::io::{File, LockGuard, ReadRequest, Region, WriteRequest, mapped};
+use crate::storage::io::{
+    File, LockGuard, ReadRequest, Region, WriteRequest, mapped, write_zeros_in_pieces,
+};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::{Errno, pread, retry_on_intr};
 use std::io;
@@ -63,6 +65,8 @@ pub struct DirectFile {
     pub mapped_log: bool,
     /// Rings for batched reads and writes.
     pub rings: Arc<Rings>,
+    /// False once the file system has refused to zero a range.
+    pub zeroes_ranges: AtomicBool,
 }
 
 impl DirectFile {
@@ -151,14 +155,8 @@ impl DirectFile {
     /// Writes zeros after the end, for a file system that cannot allocate. Bytes before the end are
     /// left alone: these file systems guarantee nothing for them anyway.
     fn allocate_by_writing(&self, offset: u64, end: u64) -> Result<()> {
-        let mut at = self.buffered.size()?.max(offset);
-        let zeros = AlignedBuffer::new(COPY_BYTES_MAX);
-        while at < end {
-            let bytes = usize::try_from(end - at).unwrap_or(usize::MAX).min(zeros.len());
-            self.write_at(&zeros[..bytes], at)?;
-            at += bytes as u64;
-        }
-        Ok(())
+        let start = self.buffered.size()?.max(offset).min(end);
+        write_zeros_in_pieces(self, start, end - start)
     }
 }
 
@@ -248,6 +246,26 @@ impl File for DirectFile {
             }
         }
         Ok(())
+    }
+
+    fn write_zeros(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.buffered.check_writable()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        if self.zeroes_ranges.load(Ordering::Relaxed) {
+            let file = self.buffered.descriptor();
+            match retry_on_intr(|| fallocate(file, FallocateFlags::ZERO_RANGE, offset, bytes)) {
+                Ok(()) => return Ok(()),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    self.zeroes_ranges.store(false, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    return Err(self.buffered.error("write zeros", error).at(self.name(), offset));
+                }
+            }
+        }
+        write_zeros_in_pieces(self, offset, bytes)
     }
 
     fn sync(&self) -> Result<()> {

@@ -166,6 +166,11 @@ impl FaultFile {
         self.take("write", offset, bytes.len() as u64)?;
         self.inner.write_at(bytes, offset)
     }
+
+    fn zero_taking(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.take("write zeros", offset, bytes)?;
+        self.inner.write_zeros(offset, bytes)
+    }
 }
 
 impl File for FaultFile {
@@ -203,6 +208,12 @@ impl File for FaultFile {
         let half = || self.write_taking(&bytes[..bytes.len() / 2], offset);
         let all = || self.write_taking(bytes, offset);
         attempt(&self.plan, Call::Write, "write", self.inner.name(), half, all)
+    }
+
+    fn write_zeros(&self, offset: u64, bytes: u64) -> Result<()> {
+        let half = || self.zero_taking(offset, bytes / 2);
+        let all = || self.zero_taking(offset, bytes);
+        attempt(&self.plan, Call::Write, "write zeros", self.inner.name(), half, all)
     }
 
     fn sync(&self) -> Result<()> {

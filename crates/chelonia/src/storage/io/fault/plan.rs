@@ -19,7 +19,7 @@ pub enum Call {
     Open,
     /// `File::read_at`, and each read of `File::read_many`.
     Read,
-    /// `File::write_at`, and each write of `File::write_many`.
+    /// `File::write_at`, `File::write_zeros`, and each write of `File::write_many`.
     Write,
     /// `File::sync`.
     Sync,

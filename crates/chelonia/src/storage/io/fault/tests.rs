@@ -21,6 +21,7 @@ fn workload(directory: &FaultDirectory) -> Result<()> {
     file.write_at(&[1; 8192], 0)?;
     let first = WriteRequest { offset: 0, bytes: &[3; 100] };
     file.write_many(&[first, WriteRequest { offset: 4096, bytes: &[4; 100] }])?;
+    file.write_zeros(0, 4096)?;
     file.sync()?;
     let mut region = file.map(0, 4096)?;
     region.write(0, &[2; 100])?;
@@ -109,6 +110,24 @@ fn a_write_may_fail_half_done_or_done() {
 }
 
 #[test]
+fn zeros_may_be_written_half() {
+    for (failure, right) in [
+        (Failure::Io, [1, 1, 1, 1]),
+        (Failure::IoHalfDone, [0, 0, 1, 1]),
+        (Failure::IoAllDone, [0, 0, 0, 0]),
+    ] {
+        let (directory, plan) = over_memory();
+        let file = directory.open("a", OpenMode::CreateNew, Access::Direct).unwrap();
+        file.write_at(&[1; 4], 0).unwrap();
+        plan.fail(Fault::once(Call::Write, 0).with(failure));
+        assert_eq!(file.write_zeros(0, 4).unwrap_err().kind(), ErrorKind::Io);
+        let mut bytes = [9; 4];
+        file.read_at(&mut bytes, 0).unwrap();
+        assert_eq!((bytes, plan.calls(Call::Write)), (right, 2));
+    }
+}
+
+#[test]
 fn each_write_of_a_batch_is_a_call_and_a_failed_one_ends_it() {
     let (directory, plan) = over_memory();
     let file = directory.open("a", OpenMode::CreateNew, Access::Direct).unwrap();
@@ -159,6 +178,7 @@ fn a_full_device_refuses_what_takes_space_until_there_is_some() {
     file.write_at(&[1; 8192], 0).unwrap();
     file.write_at(&[1; 4096], 8192).unwrap();
     assert!(full(file.write_at(&[1], 12_288)));
+    assert!(full(file.write_zeros(12_288, 4096)));
     assert_eq!(file.size().unwrap(), 12_288);
     file.set_size(1 << 20).unwrap();
     // Three ways to free space.
