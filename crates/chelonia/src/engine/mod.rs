@@ -62,12 +62,13 @@ mod options;
 
 pub use kind::EngineKind;
 pub use options::{
-    AutumnOptions, EngineOptions, LevelOptions, LiveOptions, SplinterOptions, TreelineOptions,
-    TurtleOptions,
+    AutumnOptions, BminusOptions, EngineOptions, LevelOptions, LiveOptions, SplinterOptions,
+    TreelineOptions, TurtleOptions,
 };
 pub(crate) use options::{
-    EPSILON_PERCENT_DEFAULT, FANOUT_DEFAULT, FILL_PERCENT_DEFAULT, FORECAST_ROUNDS_DEFAULT,
-    GROUP_PAGES_DEFAULT, PIVOTS_MAX, SPACE_PERCENT_DEFAULT,
+    DELTA_BYTES_DEFAULT, EPSILON_PERCENT_DEFAULT, FANOUT_DEFAULT, FILL_PERCENT_DEFAULT,
+    FORECAST_ROUNDS_DEFAULT, GROUP_PAGES_DEFAULT, PAGE_BYTES_DEFAULT, PIVOTS_MAX,
+    SEGMENT_BYTES_DEFAULT, SPACE_PERCENT_DEFAULT,
 };
 
 /// The durable structure of one keyspace.
@@ -92,6 +93,15 @@ pub trait Engine: Send + Sync {
     /// Estimates the bytes that [`Engine::reclaim`] allocates before it frees some. Called by
     /// commits: must not block for long.
     fn reclaim_needs_bytes(&self) -> u64;
+
+    /// The bytes of the data file that an absorb with `budget` allocates at most for each byte of
+    /// updates, about.
+    fn space_times(&self, budget: WriteBudget) -> u64 {
+        match budget {
+            WriteBudget::Usual => 3,
+            WriteBudget::Minimal => 2,
+        }
+    }
 
     /// Encodes the newest version so that `crate::engines::open` can open it again. All data that
     /// the blob refers to has been written when this returns.
@@ -191,6 +201,12 @@ pub trait Version: Send + Sync {
     /// Reads everything and checks every checksum and every invariant; findings that do not stop
     /// the walk go to `report`.
     fn verify(&self, report: &mut dyn CheckReport) -> Result<()>;
+
+    /// Checks the pages around key `from` for a scrub, if extents of pages cannot be checked by
+    /// themselves ([`OwnedExtent::is_sealed`]); returns the key at which to go on, if there is more.
+    fn check_pages(&self, _from: &[u8], _report: &mut dyn CheckReport) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
 
     /// Passes everything that can be read to `found`, despite damage: the updates of a key in the
     /// order in which they were made, oldest first. Fails only if `found` does.

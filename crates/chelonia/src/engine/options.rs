@@ -11,7 +11,9 @@ use std::ops::RangeInclusive;
 
 mod choices;
 
-pub use choices::{AutumnOptions, LevelOptions, SplinterOptions, TreelineOptions, TurtleOptions};
+pub use choices::{
+    AutumnOptions, BminusOptions, LevelOptions, SplinterOptions, TreelineOptions, TurtleOptions,
+};
 
 /// Range of the size of a leaf or table; the lower end is for tests of tiny trees.
 const LEAF_BYTES: RangeInclusive<u32> = 4 << 10..=8 << 20;
@@ -39,6 +41,13 @@ pub(crate) const GROUP_PAGES_DEFAULT: u32 = 16;
 const FILL_PERCENT: RangeInclusive<u32> = 50..=100;
 /// Default of the filled part of a new page, in percent.
 pub(crate) const FILL_PERCENT_DEFAULT: u32 = 85;
+
+/// Default size of a page of engine bminus in bytes.
+pub(crate) const PAGE_BYTES_DEFAULT: u32 = 8192;
+/// Default size of a segment in bytes, `Ds` of the paper.
+pub(crate) const SEGMENT_BYTES_DEFAULT: u32 = 128;
+/// Default of the changed bytes up to which a delta is written, `T` of the paper.
+pub(crate) const DELTA_BYTES_DEFAULT: u32 = 2048;
 
 /// Range of the error of a linear model, in percent of a page.
 const EPSILON_PERCENT: RangeInclusive<u32> = 0..=25;

@@ -13,6 +13,7 @@ use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 
 pub mod autumn;
+pub mod bminus;
 pub mod splinter;
 pub mod treeline;
 pub mod turtle;

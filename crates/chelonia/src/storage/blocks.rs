@@ -11,7 +11,7 @@ use super::Storage;
 use super::cache::Priority;
 use super::data_file::{BlockRead, BlockWrite};
 use crate::base::error::{Error, Result};
-use crate::base::ids::{BlockNo, Generation};
+use crate::base::ids::{BlockNo, Extent, Generation};
 
 impl Storage {
     /// Seals `blocks` (complete blocks of an extent with this generation) and writes them from
@@ -62,6 +62,13 @@ impl Storage {
     /// Reads and verifies several block ranges together for a scan, bypassing the cache.
     pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         self.cache.timed(Priority::Scan, || self.file.read_many(reads))
+    }
+
+    /// Writes zeros to `blocks` blocks from `first` on, which the caller owns.
+    pub fn zero_blocks(&self, first: BlockNo, blocks: u32) -> Result<()> {
+        let extent = Extent { start: first, blocks };
+        let zeroed = self.file.writing()?.write_zeros(extent.offset(), extent.bytes());
+        zeroed.inspect_err(|_| self.file.note_failed_write())
     }
 
     /// Reads several block ranges together, bypassing the cache, for a caller that verifies each

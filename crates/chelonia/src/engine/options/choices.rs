@@ -57,6 +57,28 @@ pub struct TreelineOptions {
     pub forecast_rounds: Option<u32>,
 }
 
+/// Options of engine `bminus`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+#[must_use]
+pub struct BminusOptions {
+    /// See [`Self::page_bytes()`].
+    pub page_bytes: Option<u32>,
+    /// See [`Self::segment_bytes()`].
+    pub segment_bytes: Option<u32>,
+    /// See [`Self::delta_bytes()`].
+    pub delta_bytes: Option<u32>,
+    /// See [`Self::shadow()`].
+    pub shadow: Option<bool>,
+}
+
+impl BminusOptions {
+    /// Creates options with nothing chosen.
+    pub const fn new() -> Self {
+        Self { page_bytes: None, segment_bytes: None, delta_bytes: None, shadow: None }
+    }
+}
+
 /// The shape of the levels of engine `autumn`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

@@ -115,6 +115,9 @@ pub trait Tried: Engine + Sized {
     /// Its options.
     type Options: Copy;
 
+    /// True if updates wait somewhere before they are in their final place.
+    const HAS_BUFFERS: bool = true;
+
     /// Opens it, empty or from `root`.
     fn open_tried(
         storage: &Arc<Storage>,

@@ -127,8 +127,7 @@ fn decode_region(
         return Err(decoder.damaged("a region of pages is out of range"));
     }
     allowance.take(12 * blocks as usize + 300);
-    let region =
-        Region::open(node_cache.storage(), Extent::new(start, blocks), generation, layout);
+    let region = Region::open(node_cache.storage(), Extent::new(start, blocks), generation, layout);
     region.check_within(node_cache.storage())?;
     Ok(region)
 }

@@ -45,11 +45,7 @@ impl Version for BminusVersion {
         check::verify::verify(self, report)
     }
 
-    fn check_pages(
-        &self,
-        from: &[u8],
-        report: &mut dyn CheckReport,
-    ) -> Result<Option<Vec<u8>>> {
+    fn check_pages(&self, from: &[u8], report: &mut dyn CheckReport) -> Result<Option<Vec<u8>>> {
         check::verify::check_pages(self, from, report)
     }
 

@@ -25,8 +25,8 @@
 //! Absorbs and jobs are called by one thread at a time (`crate::engine`). Lock order: `clearing`,
 //! then `newest`; the other locks are held only briefly, and no lock is taken under them.
 
-pub use self::config::BminusConfig;
 use self::absorb::clear::Clearing;
+pub use self::config::BminusConfig;
 use self::counters::Counters;
 use self::node::{Directory, NodeCache};
 use self::version::{BminusVersion, Parts};
@@ -94,11 +94,7 @@ pub struct Bminus {
 
 impl Bminus {
     /// Opens the tree described by `root`, or an empty one. Reads the directory.
-    pub fn open(
-        storage: &Arc<Storage>,
-        config: BminusConfig,
-        root: Option<&[u8]>,
-    ) -> Result<Self> {
+    pub fn open(storage: &Arc<Storage>, config: BminusConfig, root: Option<&[u8]>) -> Result<Self> {
         let node_cache = NodeCache::new(Arc::clone(storage), config);
         let blob = match root {
             Some(root) => DirectoryRoot::decode(root, ROOT)?,

@@ -53,11 +53,7 @@ pub(super) fn owned_node(reference: NodeRef) -> OwnedExtent {
 }
 
 impl<'t> Output<'t> {
-    pub fn new(
-        node_cache: &'t NodeCache,
-        counters: &'t Counters,
-        quota: &'t Quota<'t>,
-    ) -> Self {
+    pub fn new(node_cache: &'t NodeCache, counters: &'t Counters, quota: &'t Quota<'t>) -> Self {
         Self { node_cache, counters, quota, ledger: Mutex::default() }
     }
 

@@ -55,7 +55,7 @@ mod tests;
 mod write;
 
 pub use places::{Image, Places};
-pub use read::{HomeRead, Wanted, read_bytes, read_homes};
+pub use read::{HomeRead, Wanted, clear_dead, read_bytes, read_homes};
 pub use region::{HOMES_MAX, Region};
 pub use segments::Segments;
 pub use slotted::{Changed, Page, PageBytes, PageMut};

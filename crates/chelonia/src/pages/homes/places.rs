@@ -53,9 +53,9 @@ impl Places {
     #[must_use]
     pub fn image(&self, view: &View) -> Option<Image> {
         let newest = |places: [u8; 2], after: Generation| {
-            let believed = places.into_iter().filter(|place| {
-                self.stamp(*place) > after && view.believes(self.stamp(*place))
-            });
+            let believed = places
+                .into_iter()
+                .filter(|place| self.stamp(*place) > after && view.believes(self.stamp(*place)));
             believed.max_by_key(|place| self.stamp(*place))
         };
         let slot = newest(SLOTS, Generation(0))?;

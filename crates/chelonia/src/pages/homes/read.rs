@@ -14,6 +14,7 @@ use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::storage::Storage;
 use crate::storage::block::{BlockKind, DATA_FILE};
 use crate::storage::data_file::BlockRead;
+use crate::storage::io::AlignedBuffer;
 use std::ops::Range;
 
 /// The page of a home in a version.
@@ -88,6 +89,31 @@ pub fn read_homes(
         }
     });
     Ok(found.collect())
+}
+
+/// Overwrites the places of all homes of a region whose stamps are dead for `newest`, the view of
+/// the newest version: no version believes them.
+pub fn clear_dead(storage: &Storage, region: &Region, newest: &View) -> Result<()> {
+    let layout = region.layout();
+    let mut buffer = AlignedBuffer::new(layout.home_blocks() as usize * BLOCK_BYTES);
+    for home in 0..u8::try_from(region.homes()).unwrap_or(u8::MAX) {
+        let first = region.number_of(home);
+        let mut reads = [BlockRead { first, generation: Generation(0), buffer: &mut buffer }];
+        storage.read_unverified(&mut reads)?;
+        let wanted = Wanted { region, home, view: newest, image: None };
+        for place in 0..u8::try_from(PLACES).unwrap_or(u8::MAX) {
+            let blocks = layout.blocks_of(place);
+            let found = Home { storage, wanted: &wanted, first: 0, blocks: &buffer };
+            let is_dead = !blocks.is_empty()
+                && matches!(found.content(place), Content::Written(stamp)
+                    if newest.dead.contains(stamp));
+            if is_dead {
+                let first = BlockNo(first.0 + u64::from(blocks.start));
+                storage.zero_blocks(first, blocks.end - blocks.start)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Blocks of a home in memory.

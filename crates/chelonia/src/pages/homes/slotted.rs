@@ -92,9 +92,7 @@ impl<'p> PageBytes<'p> {
     fn get(self, at: usize, length: usize) -> Result<Cow<'p, [u8]>> {
         let missing = || damaged("a record is not within it");
         match self {
-            Self::Whole(bytes) => {
-                bytes.get(at..at + length).map(Cow::Borrowed).ok_or_else(missing)
-            }
+            Self::Whole(bytes) => bytes.get(at..at + length).map(Cow::Borrowed).ok_or_else(missing),
             Self::Parts(parts) => {
                 let (part, start) = (at / PART_BYTES, at % PART_BYTES);
                 let first = parts.get(part).ok_or_else(missing)?;
@@ -239,11 +237,8 @@ impl<'p> Page<'p> {
             let bytes = head.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
             bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
         };
-        let totals = Totals {
-            entries: self.count() as u64,
-            tombstones: 0,
-            bytes: u64::from(u32_at(8)),
-        };
+        let totals =
+            Totals { entries: self.count() as u64, tombstones: 0, bytes: u64::from(u32_at(8)) };
         (totals, u32_at(12) & 0xffff)
     }
 
@@ -361,7 +356,9 @@ impl<'p> PageMut<'p> {
         let new_place = if place.is_ok() { 0 } else { PLACE_BYTES };
         let limit = self.0.len() - PLACE_BYTES * self.count() - new_place;
         let user = key.len() + update.inline_bytes();
-        if old == bytes && let Ok(index) = place {
+        if old == bytes
+            && let Ok(index) = place
+        {
             let at = self.place_of(index)?;
             self.uncount(index)?;
             self.write_record(at, key, &payload, is_large);

@@ -51,6 +51,11 @@ impl DeadStamps {
         }
     }
 
+    /// Drops the ranges that begin before `stamp`: what had those stamps was overwritten.
+    pub fn drop_before(&mut self, stamp: Generation) {
+        self.0.retain(|(first, _)| *first > stamp.0);
+    }
+
     /// Appends the ranges: a varint with their number, and two for each.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.0.len() as u64);
@@ -146,9 +151,9 @@ mod tests {
         dead.add_between(Generation(30), Generation(32));
         assert_eq!(dead.ranges(), 2);
         let view = View { stamp: Generation(40), dead: Arc::new(dead.clone()) };
-        let believed: Vec<u64> = (0..50).filter(|stamp| view.believes(Generation(*stamp))).collect();
-        let expected: Vec<u64> =
-            (1..=12).chain(21..=30).chain(32..=40).collect();
+        let believed: Vec<u64> =
+            (0..50).filter(|stamp| view.believes(Generation(*stamp))).collect();
+        let expected: Vec<u64> = (1..=12).chain(21..=30).chain(32..=40).collect();
         assert_eq!(believed, expected);
         let mut bytes = Vec::new();
         dead.encode(&mut bytes);

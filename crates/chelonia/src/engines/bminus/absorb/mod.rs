@@ -23,12 +23,12 @@ mod reclaim;
 
 use self::node::NodeAbsorb;
 use self::parts::{Finished, NextNodes};
-use super::{Bminus, Shared};
 use super::config::BminusConfig;
 use super::node::{Directory, Listed, Node};
 use super::output::{Ledger, Output, Written, owned_node};
 use super::read::pages::{Loaded, NodePages};
 use super::version::{BminusVersion, Parts};
+use super::{Bminus, Shared};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Generation;
 use crate::base::stream::SortedUpdates;
@@ -159,9 +159,9 @@ impl Bminus {
         let mut rank = 0;
         while rank < updates.len() {
             let place = directory.node_of(updates.key(rank)).unwrap_or(0);
-            let end = directory.upper_of(place).map_or(updates.len(), |upper| {
-                updates.lower_bound(&upper.to_bytes())
-            });
+            let end = directory
+                .upper_of(place)
+                .map_or(updates.len(), |upper| updates.lower_bound(&upper.to_bytes()));
             let end = end.max(rank + 1);
             let first = directory.nodes[place].first.clone();
             tasks.push(Task { node: Some(place), first, ranks: rank..end });

@@ -23,9 +23,7 @@ use crate::engines::bminus::output::Written;
 use crate::engines::bminus::read::pages::{Loaded, NodePages, Reading};
 use crate::merge::UpdatesStream;
 use crate::pages::homes::slotted::{blocks_for, page_bytes, taken_bytes};
-use crate::pages::homes::{
-    Changed, Image, Page, PageBytes, PageMut, Region, Segments, Writes,
-};
+use crate::pages::homes::{Changed, Image, Page, PageBytes, PageMut, Region, Segments, Writes};
 use crate::run::Totals;
 use crate::runtime::sync::Arc;
 use crate::structure::{SharedKey, events};
@@ -286,9 +284,8 @@ impl<'a> NodeAbsorb<'a> {
         }
         let (size, room) = (self.context.config.page_room(), open.live_bytes());
         let sum = room + next.live_bytes();
-        let is_usual = |page: &OpenPage| {
-            page.page.len() == page_bytes(self.context.config.page_blocks)
-        };
+        let is_usual =
+            |page: &OpenPage| page.page.len() == page_bytes(self.context.config.page_blocks);
         let are_usual = is_usual(&open) && is_usual(&next);
         let is_small = room.min(next.live_bytes()) < size / SMALL_PART && sum <= size * 3 / 4;
         let fits = is_small || sum <= size * 5 / 8 || (self.is_packing() && sum <= size);
@@ -498,12 +495,12 @@ impl<'a> NodeAbsorb<'a> {
             self.take_from_rest((totals, large), &from, loaded.stamp)?;
         }
         self.images.remove(&from.0.number_of(from.1));
-        self.written.retain(|written| {
-            written.home != from.1 || !Arc::ptr_eq(&written.region, &from.0)
-        });
+        self.written
+            .retain(|written| written.home != from.1 || !Arc::ptr_eq(&written.region, &from.0));
         self.homes.release(&from.0, from.1);
         let image = Image { slot: 0, delta: None, base: stamp, stamp };
-        let open = OpenPage { page, heat: loaded.heat, ..OpenPage::empty(SharedKey::LEAST, 4096, None) };
+        let open =
+            OpenPage { page, heat: loaded.heat, ..OpenPage::empty(SharedKey::LEAST, 4096, None) };
         self.note_written(to, image, &open)?;
         Ok(())
     }
@@ -538,9 +535,10 @@ fn touched_pages(
     let mut rank = ranks.start;
     while rank < ranks.end {
         let page = node.page_of(updates.key(rank));
-        let end = node.pages.get(page + 1).map_or(ranks.end, |next| {
-            updates.lower_bound(&next.first.to_bytes()).min(ranks.end)
-        });
+        let end = node
+            .pages
+            .get(page + 1)
+            .map_or(ranks.end, |next| updates.lower_bound(&next.first.to_bytes()).min(ranks.end));
         let end = end.max(rank + 1);
         touched.push((page, rank..end));
         rank = end;
@@ -571,7 +569,7 @@ impl<'m> Merged<'m> {
 
     /// The next record that is not deleted.
     fn next(&mut self) -> Result<Option<Record<'m>>> {
-            loop {
+        loop {
             let key = match self.index < self.page.count() {
                 true => Some(self.page.key(self.index)?),
                 false => None,

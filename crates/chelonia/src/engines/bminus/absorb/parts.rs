@@ -57,8 +57,10 @@ impl NodeAbsorb<'_> {
                         && (page == 0 || node.pages[page].first == entry.first)
                 })
         });
-        let carried = self.before.map(|(listed, node)| (node.regions.clone(), listed.facts.changed));
-        if is_kept && !gather
+        let carried =
+            self.before.map(|(listed, node)| (node.regions.clone(), listed.facts.changed));
+        if is_kept
+            && !gather
             && let Some((listed, _)) = self.before
         {
             let facts = Facts { changed: stamp, ..self.facts(listed.facts) };
@@ -139,7 +141,11 @@ impl NodeAbsorb<'_> {
         let mut parts = Vec::with_capacity(borders.len() + 1);
         for border in borders.into_iter().rev() {
             let own = entries.split_off(border);
-            parts.push(Part { first: own[0].first.clone(), facts: facts_of(&own, none), entries: own });
+            parts.push(Part {
+                first: own[0].first.clone(),
+                facts: facts_of(&own, none),
+                entries: own,
+            });
         }
         parts.push(Part { first: self.first.clone(), facts: facts_of(&entries, none), entries });
         parts.reverse();
@@ -218,7 +224,8 @@ fn borders(entries: &[Entry], count: usize) -> Vec<usize> {
     let mut borders: Vec<usize> = Vec::new();
     for part in 1..count {
         let middle = entries.len() * part / count;
-        let least = borders.last().map_or(1, |last| last + 1).max(middle.saturating_sub(BORDER_PAGES));
+        let least =
+            borders.last().map_or(1, |last| last + 1).max(middle.saturating_sub(BORDER_PAGES));
         let most = (middle + BORDER_PAGES).min(entries.len() - (count - part));
         let nearest = |border: &usize| (guests(*border), border.abs_diff(middle));
         borders.extend((least..=most.max(least)).min_by_key(nearest));

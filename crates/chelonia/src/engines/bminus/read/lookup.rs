@@ -10,8 +10,8 @@ use crate::engine::{Answer, Looked, Progress, look_many};
 use crate::engines::bminus::node::Node;
 use crate::engines::bminus::version::BminusVersion;
 use crate::memory::epoch::Guard;
-use crate::pages::homes::{Page, PageBytes};
 use crate::pages::homes::slotted::large_of;
+use crate::pages::homes::{Page, PageBytes};
 use crate::run::RunHit;
 use crate::runtime::sync::Arc;
 use crate::storage::block::DATA_FILE;
@@ -54,9 +54,8 @@ impl BminusVersion {
         };
         let (region, home) = node.home_of(node.page_of(key));
         let changed = listed.facts.changed;
-        let found = region.with_cached(home, &self.parts.view, changed, guard, |bytes| {
-            find_in(bytes, key)
-        });
+        let found =
+            region.with_cached(home, &self.parts.view, changed, guard, |bytes| find_in(bytes, key));
         let Some(found) = found else { return missing };
         let found = found.map_err(|error| {
             error.at(DATA_FILE, crate::base::ids::Extent::new(region.number_of(home).0, 1).offset())

@@ -1,0 +1,1 @@
+//! Tests of images in homes: what crashes, failures and the device leave.
