@@ -2,6 +2,7 @@
 //!
 //! The actions are in [`crate::disk_full`]; its head explains their purpose.
 
+use crate::admission::factors::SpaceFactors;
 use crate::runtime::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ pub struct Headroom {
     /// Size of the pool when memtables could not be flushed the last time.
     pub full_pool: AtomicU64,
     usual: Mutex<Usual>,
+    /// Space that updates need.
+    pub factors: SpaceFactors,
 }
 
 /// Failed flushes at the usual pace.

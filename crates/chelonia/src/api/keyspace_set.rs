@@ -128,6 +128,7 @@ impl<'a> KeyspaceSet<'a> {
         let keyspace = new_keyspace(core, id, name.to_owned(), stored, None, absorbed)?;
         state.next_keyspace += 1;
         core.checkpoint_change(&mut state, Change::Create(Arc::clone(&keyspace)))?;
+        core.set_space_factors(Some(&keyspace));
         core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
         Ok(keyspace)
     }
@@ -149,6 +150,7 @@ impl<'a> KeyspaceSet<'a> {
             keyspace.dropped.store(true, Ordering::Release);
         }
         drop(state);
+        core.set_space_factors(None);
         // Its iterators stay valid, but no list of keyspaces leads to them any more.
         keyspace.history.holders().iter().for_each(|standing| standing.close_cursors());
         core.refresh_backlog();

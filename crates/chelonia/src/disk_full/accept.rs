@@ -2,15 +2,9 @@
 
 use crate::admission::headroom::{Known, POOL_GREW_BYTES, PendingLarge};
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::engine::WriteBudget;
 use crate::options::commit::Deadline;
 use crate::state::core::Core;
-
-/// Space that a flush needs as a multiple of its memtable's bytes: the tree makes free space in its
-/// buffers, and the next checkpoint frees what it replaced.
-pub const FLUSH_TIMES: u64 = 3;
-
-/// Space that an update claims, as a multiple of its bytes: to flush it, and its place in the log.
-const CLAIM_TIMES: u64 = FLUSH_TIMES + 1;
 
 /// Most attempts to gain space for one commit before it is refused. Deleted data may lie below many
 /// updates that have to be flushed down first.
@@ -77,21 +71,23 @@ impl Core {
         self.logged_bytes() + self.headroom.large_bytes()
     }
 
+    /// Bytes written to the log.
     #[inline]
-    fn logged_bytes(&self) -> u64 {
+    pub fn logged_bytes(&self) -> u64 {
         self.log.get().map_or(0, |log| log.written_bytes())
     }
 
     /// The claim of all accepted writes on the space of the disk ([`crate::storage::quota`]), in
     /// bytes.
     pub fn claimed(&self) -> u64 {
-        CLAIM_TIMES.saturating_mul(self.logged_bytes()) + self.headroom.large_bytes()
+        self.headroom.factors.claim(self.logged_bytes()) + self.headroom.large_bytes()
     }
 
     /// Claims space for `needs` and `more` bytes of updates after it.
     fn claim(&self, needs: SpaceNeeds, more: u64) {
-        let bytes = CLAIM_TIMES.saturating_mul(needs.update_bytes + more) + needs.large_bytes;
-        self.storage.claim(self.claimed().saturating_add(bytes));
+        let large = self.headroom.large_bytes() + needs.large_bytes;
+        let log = self.headroom.factors.claim(self.logged_bytes() + needs.update_bytes + more);
+        self.storage.claim(log.saturating_add(large));
     }
 
     #[cold]
@@ -109,18 +105,19 @@ impl Core {
             };
             self.limit_log(pool);
             // Large values go to the data file at once, and only once.
-            let updates = self.update_bytes() + uncounted;
-            let most = pool.saturating_sub(self.kept_bytes() + large()) / FLUSH_TIMES;
-            if updates <= most {
+            let flush = self.flush_bytes(WriteBudget::Usual, uncounted);
+            let most = pool.saturating_sub(self.kept_bytes() + large());
+            if flush <= most {
                 // The log grows too, and others may use the disk: the check is repeated soon.
-                let more = ((most - updates) / 4).min(self.governor.write_share());
+                let updates = (most - flush) / self.headroom.factors.usual();
+                let more = (updates / 4).min(self.governor.write_share());
                 self.headroom.note_enough(self.space_spent() + more);
                 // Last: a quota begun before counts it, and one begun later revokes `more`.
                 self.claim(needs, more);
                 return Ok(());
             }
             // Deletes use the space that puts leave, except what engines need to free deleted data.
-            if deletes && updates <= pool.saturating_sub(self.needed_bytes()) / FLUSH_TIMES {
+            if deletes && flush <= pool.saturating_sub(self.needed_bytes()) {
                 break;
             }
             if !is_tried && !self.may_work_help(pool, deletes) {
@@ -130,7 +127,7 @@ impl Core {
             if !self.work_or_await(deadline, left)? {
                 // The background may have gained space meanwhile.
                 let is_same = self.pool_bytes().is_some_and(|now| now < pool + POOL_GREW_BYTES);
-                if is_same && self.update_bytes() + uncounted >= updates {
+                if is_same && self.flush_bytes(WriteBudget::Usual, uncounted) >= flush {
                     has_failed = true;
                     break;
                 }

@@ -64,9 +64,8 @@ impl Core {
     /// they are released.
     pub fn is_log_affordable(&self, pool: u64) -> bool {
         let segment = pool / SEGMENT_PART;
-        let updates = self.update_bytes() + segment;
         let needed = if self.snapshots.count() > 0 { self.needed_bytes() } else { 0 };
-        pool >= segment + self.minimal_flush_bytes(updates) + needed
+        pool >= segment + self.minimal_flush_bytes(segment) + needed
     }
 
     /// Removes recycled log segments; false if there are none.

@@ -18,9 +18,10 @@
 //! 1. The three parts of the pool are interchangeable. The data file takes blocks of the device;
 //!    free space of the data file is returned to the device when the log needs a segment
 //!    ([`crate::state::core::Core::make_log_space`]); recycled segments are removed.
-//! 2. Puts leave in the pool the space to flush all memtables, the space to free data that the most
-//!    demanding engine needs ([`crate::engine::Engine::reclaim_needs_bytes`]), and a fraction of
-//!    the used space (`KEPT_PART`).
+//! 2. Puts leave in the pool the space to flush all memtables (the bytes of their updates times the
+//!    space factor of their engine, [`crate::engine::Engine::space_times`]), the space to free data
+//!    that the most demanding engine needs ([`crate::engine::Engine::reclaim_needs_bytes`]), and a
+//!    fraction of the used space (`KEPT_PART`).
 //! 3. Deletes are accepted as long as the log has segments. The log makes another segment only
 //!    if the pool has, beside it, the space to flush all memtables, and while snapshots are held
 //!    the space that an engine needs to free something afterwards
@@ -29,7 +30,7 @@
 //! 4. Nothing else takes the space for the flush: flushes at the usual pace, merges and reclaiming
 //!    passes have a quota ([`crate::storage::quota`]), because a snapshot may keep what they
 //!    replace. Writes that are accepted meanwhile reduce it. The minimal flush has none, and takes
-//!    little more than the memtable.
+//!    no more than the factor of its engine says.
 //! 5. So a flush and a checkpoint, which takes no space of its own, always trim the log, whose
 //!    segments go back to the pool; then engines free deleted data.
 //! 6. Space that snapshots and iterators keep is freed after they are dropped, with the next

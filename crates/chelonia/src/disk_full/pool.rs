@@ -1,15 +1,15 @@
 //! The pool of disk space: its size, and the part of it that is reserved.
 
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::engine::WriteBudget;
 use crate::runtime::sync::{Arc, Ordering};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
 use crate::storage::io::ScratchPlace;
 use crate::storage::quota::Quota;
 
-/// Most space that a minimal flush needs, as a multiple of its memtable's bytes; plus a few blocks
-/// for each keyspace.
-const MINIMAL_TIMES: u64 = 2;
+/// Most space that a minimal flush needs for each keyspace, besides that for its updates: a few
+/// blocks.
 const MINIMAL_BYTES: u64 = 64 << 10;
 
 /// Fraction of the used space kept for deletes, and for the merges that turn deletes into free
@@ -41,18 +41,47 @@ impl Core {
     /// Bytes of all updates in memtables, and of large commits on their way there.
     pub fn update_bytes(&self) -> u64 {
         let admitted = self.governor.admitted_bytes();
-        let bytes = |keyspace: &Arc<KeyspaceCore>| -> u64 {
-            keyspace.current_view().buffers.iter().map(|buffer| buffer.update_bytes()).sum()
-        };
-        admitted + self.all_keyspaces().iter().map(bytes).sum::<u64>()
+        admitted + self.all_keyspaces().iter().map(|one| update_bytes_of(one)).sum::<u64>()
     }
 
-    /// Estimated upper bound of the space for a minimal flush of `updates` bytes.
-    pub fn minimal_flush_bytes(&self, updates: u64) -> u64 {
+    /// Estimated upper bound of the space to flush the updates of [`Core::update_bytes`], and
+    /// `more` bytes of any keyspace.
+    pub fn flush_bytes(&self, budget: WriteBudget, more: u64) -> u64 {
+        let elsewhere = self.governor.admitted_bytes() + more;
+        let bytes = |keyspace: &Arc<KeyspaceCore>| {
+            update_bytes_of(keyspace) * keyspace.engine.space_times(budget)
+        };
+        let in_memtables: u64 = self.all_keyspaces().iter().map(bytes).sum();
+        let largest = match budget {
+            WriteBudget::Usual => self.headroom.factors.usual(),
+            WriteBudget::Minimal => self.headroom.factors.minimal(),
+        };
+        in_memtables + elsewhere * largest
+    }
+
+    /// Like [`Core::flush_bytes`], for a minimal flush.
+    pub fn minimal_flush_bytes(&self, more: u64) -> u64 {
+        let updates = self.flush_bytes(WriteBudget::Minimal, more);
         let has_updates = |keyspace: &Arc<KeyspaceCore>| keyspace.memtable_bytes() != (0, 0);
         let keyspaces = self.all_keyspaces();
         let count = keyspaces.iter().filter(|keyspace| has_updates(keyspace)).count().max(1);
-        updates * MINIMAL_TIMES + count as u64 * MINIMAL_BYTES
+        updates + count as u64 * MINIMAL_BYTES
+    }
+
+    /// Sets the space factors to the largest ones among all keyspaces, and `new`, which is not in
+    /// the list yet. Called by the open, and under the lock `keyspaces_change`.
+    pub fn set_space_factors(&self, new: Option<&Arc<KeyspaceCore>>) {
+        let keyspaces = self.all_keyspaces();
+        let largest = |budget| {
+            let times = keyspaces.iter().chain(new).map(|one| one.engine.space_times(budget));
+            times.max().unwrap_or(1)
+        };
+        let (usual, minimal) = (largest(WriteBudget::Usual), largest(WriteBudget::Minimal));
+        if self.headroom.factors.set(usual, minimal, self.logged_bytes()) {
+            // Space that suffices for updates of the others may be too little for those of `new`. A
+            // check under way may still use the smaller factor: it accepts a quarter of what fits.
+            self.headroom.forget();
+        }
     }
 
     /// Bytes that engines need to free something.
@@ -79,9 +108,9 @@ impl Core {
         let quota = self.storage.begin_quota(self.claimed());
         self.headroom.forget();
         let pending = self.headroom.pending_large_bytes();
-        let updates = self.update_bytes();
+        let flush = self.minimal_flush_bytes(0);
         let Some(pool) = self.pool_bytes() else { return Quota::unlimited() };
-        let kept = self.minimal_flush_bytes(updates) + pending + more;
+        let kept = flush + pending + more;
         quota.limited(pool.saturating_sub(kept))
     }
 
@@ -97,4 +126,9 @@ impl Core {
         self.storage.stats().space.free_blocks > free_blocks
             || self.may_have_space(self.counters.immutable_bytes.load(Ordering::Relaxed))
     }
+}
+
+/// Bytes of the updates in the memtables of a keyspace.
+fn update_bytes_of(keyspace: &KeyspaceCore) -> u64 {
+    keyspace.current_view().buffers.iter().map(|buffer| buffer.update_bytes()).sum()
 }

@@ -94,8 +94,11 @@ pub trait Engine: Send + Sync {
     /// commits: must not block for long.
     fn reclaim_needs_bytes(&self) -> u64;
 
-    /// The bytes of the data file that an absorb with `budget` allocates at most for each byte of
-    /// updates, about.
+    /// Bytes of the data file that an absorb with `budget` allocates at most for each byte of
+    /// updates, about, without large values. Constant. Called by commits.
+    ///
+    /// The default is that of engines whose absorbs make free space before they need more, and
+    /// whose replaced extents are freed by the next checkpoint.
     fn space_times(&self, budget: WriteBudget) -> u64 {
         match budget {
             WriteBudget::Usual => 3,

@@ -285,6 +285,7 @@ fn open_keyspaces(core: &Arc<Core>, catalog: Catalog) -> Result<()> {
         core.keyspaces.write().insert(name, keyspace);
     }
     core.checkpoint.lock().durable = durable;
+    core.set_space_factors(None);
     Ok(())
 }
 

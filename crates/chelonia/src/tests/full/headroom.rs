@@ -1,7 +1,8 @@
 //! Disk headroom: the space that puts leave for the memtables to be flushed.
 
 use crate::KeyspaceOptions;
-use crate::disk_full::accept::{FLUSH_TIMES, SpaceNeeds};
+use crate::disk_full::accept::SpaceNeeds;
+use crate::engine::WriteBudget;
 use crate::options::commit::Deadline;
 use crate::runtime::sync::Arc;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
@@ -9,6 +10,9 @@ use crate::storage::io::memory::MemoryDirectory;
 use crate::tests::open_faulty;
 use crate::{CommitOptions, Database};
 use std::time::Duration;
+
+/// The factor of the engine that keyspaces have by default.
+const FLUSH_TIMES: u64 = 3;
 
 #[test]
 fn flushed_memtables_held_by_readers_hide_no_lack_of_space() {
@@ -70,7 +74,7 @@ fn work_that_began_before_puts_leaves_the_space_to_flush_them() {
         (0..4_000_000 / value_bytes).for_each(|number| insert(number as u64, value_bytes).unwrap());
         while core.storage.allocate(16, &quota).is_ok() {}
         drop(quota);
-        let (needed, left) = (core.minimal_flush_bytes(core.update_bytes()), core.pool_bytes());
+        let (needed, left) = (core.minimal_flush_bytes(0), core.pool_bytes());
         assert!(needed <= left.unwrap(), "{needed} of {left:?}");
         database.checkpoint().unwrap();
     }
@@ -132,7 +136,7 @@ fn a_commit_that_waited_leaves_the_space_to_flush_it() {
         // The distance does not hold the commit any more.
         keyspace.reset_checkpoint_distance().unwrap();
         let refused = writer.join().unwrap().err();
-        let (needed, left) = (core.minimal_flush_bytes(core.update_bytes()), core.pool_bytes());
+        let (needed, left) = (core.minimal_flush_bytes(0), core.pool_bytes());
         assert!(needed <= left.unwrap(), "{needed} of {left:?}, refused: {refused:?}");
     });
     drop(flush);
@@ -158,4 +162,37 @@ fn a_delete_that_waited_claims_its_space_of_work_that_began() {
     core.headroom.forget();
     let _pending = core.accept_on_disk(known, needs, || true, deadline).unwrap();
     assert!(core.storage.allocate(1, &quota).is_err(), "all of it is claimed");
+}
+
+/// A database uses the largest factor of its engines for updates that are in no memtable yet, from
+/// the moment on from which it has such a keyspace.
+#[test]
+fn updates_in_no_memtable_need_space_as_for_the_most_demanding_engine() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    plan.set_capacity(Some(40 << 20));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    (0..100_u32).for_each(|key| keyspace.insert(key.to_be_bytes(), [7; 1000]).unwrap());
+    let core = database.handle.core();
+    let (usual, minimal) = (WriteBudget::Usual, WriteBudget::Minimal);
+    let (updates, claimed) = (core.update_bytes(), core.claimed());
+    assert!(updates > 100_000);
+    assert_eq!(core.flush_bytes(usual, 10), FLUSH_TIMES * (updates + 10));
+    assert_eq!(claimed, (FLUSH_TIMES + 1) * core.logged_bytes());
+    assert!(core.headroom.known().enough_until > 0);
+    assert!(core.headroom.factors.set(6, 4, core.logged_bytes()));
+    assert_eq!(core.flush_bytes(usual, 10), FLUSH_TIMES * updates + 60);
+    assert_eq!(core.flush_bytes(minimal, 10), 2 * updates + 40);
+    assert_eq!(core.claimed(), claimed);
+    let before = core.logged_bytes();
+    keyspace.insert("key", [7; 1000]).unwrap();
+    assert_eq!(core.claimed(), claimed + 7 * (core.logged_bytes() - before));
+    // The set of keyspaces changes.
+    database.keyspace("other", KeyspaceOptions::new()).unwrap();
+    let factors = || [core.headroom.factors.usual(), core.headroom.factors.minimal()];
+    assert_eq!(factors(), [3, 2]);
+    ["k", "other"].into_iter().for_each(|name| database.drop_keyspace(name).unwrap());
+    assert_eq!(factors(), [1, 1]);
+    assert!(core.headroom.known().enough_until > 0);
+    database.keyspace("new", KeyspaceOptions::new()).unwrap();
+    assert_eq!((factors(), core.headroom.known().enough_until), ([3, 2], 0));
 }
