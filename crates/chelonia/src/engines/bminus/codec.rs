@@ -4,7 +4,8 @@
 //! ```text
 //! node     0    1  format ([`NODE_FORMAT`])
 //!               v  stamp of the absorb that wrote it
-//!               v  regions; each: v first block; v generation; 1 homes; 1 blocks of a page
+//!               v  regions; each: v first block; v generation; v that less the stamp of the
+//!                  absorb that allocated it; v homes; v blocks of a page
 //!               v  pages; each: v bytes that its bound shares with that of the page before, v
 //!                  length of the rest, the rest; v region; 1 home
 //!
@@ -47,6 +48,7 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
         let owned = region.owned();
         put_varint(&mut out, owned.extent.start.0);
         put_varint(&mut out, owned.generation.0);
+        put_varint(&mut out, owned.generation.0.saturating_sub(region.born().0));
         put_varint(&mut out, region.homes() as u64);
         put_varint(&mut out, u64::from(region.layout().page_blocks));
     }
@@ -115,7 +117,9 @@ fn decode_region(
     allowance: &mut Allowance,
 ) -> Result<Arc<Region>> {
     let start = decoder.varint()?;
-    let generation = Generation(decoder.varint()?);
+    let generation = decoder.varint()?;
+    let born = generation.checked_sub(decoder.varint()?);
+    let born = born.ok_or_else(|| decoder.damaged("a region is older than possible"))?;
     let homes = decoder.length(HOMES_MAX)?;
     let page_blocks = decoder.varint_u32()?;
     if homes == 0 || !(1..=SPAN_BLOCKS_MAX).contains(&page_blocks) {
@@ -127,7 +131,12 @@ fn decode_region(
         return Err(decoder.damaged("a region of pages is out of range"));
     }
     allowance.take(12 * blocks as usize + 300);
-    let region = Region::open(node_cache.storage(), Extent::new(start, blocks), generation, layout);
+    let region = Region::open(
+        node_cache.storage(),
+        Extent::new(start, blocks),
+        (Generation(generation), Generation(born)),
+        layout,
+    );
     region.check_within(node_cache.storage())?;
     Ok(region)
 }

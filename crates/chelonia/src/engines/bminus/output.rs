@@ -77,12 +77,17 @@ impl<'t> Output<'t> {
         self.ledger.into_inner()
     }
 
-    /// Allocates a region of `homes` homes.
-    pub fn region(&self, layout: HomeLayout, homes: usize) -> Result<Arc<Region>> {
+    /// Allocates a region of `homes` homes, in the absorb with this stamp.
+    pub fn region(
+        &self,
+        stamp: Generation,
+        layout: HomeLayout,
+        homes: usize,
+    ) -> Result<Arc<Region>> {
         let blocks = layout.home_blocks() * u32::try_from(homes).unwrap_or(u32::MAX);
         let allocation = self.storage().allocate_zeros(blocks, self.quota)?;
         let (extent, generation) = (allocation.extent, allocation.generation);
-        let region = Region::open(self.storage(), extent, generation, layout);
+        let region = Region::open(self.storage(), extent, (generation, stamp), layout);
         self.gain([region.owned()]);
         events::add(&self.counters.regions, 1);
         Ok(region)

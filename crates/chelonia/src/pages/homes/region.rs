@@ -21,7 +21,7 @@ use super::places::{Image, Places};
 use super::slotted::PageBytes;
 use super::stamps::{HeldStamps, View};
 use super::{HomeLayout, PART_BYTES, PART_START};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES;
 use crate::engine::{ExtentKind, OwnedExtent};
@@ -59,6 +59,8 @@ struct Known {
 pub struct Region {
     extent: Extent,
     generation: Generation,
+    /// The stamp of the absorb that allocated it: versions before do not know it.
+    born: Generation,
     layout: HomeLayout,
     cached: CachedExtent,
     heads: Box<[Head]>,
@@ -66,12 +68,13 @@ pub struct Region {
 }
 
 impl Region {
-    /// Opens a region. Does no I/O.
+    /// Opens a region that was allocated with `generation`, by the absorb with stamp `born`. Does no
+    /// I/O.
     #[must_use]
     pub fn open(
         storage: &Storage,
         extent: Extent,
-        generation: Generation,
+        (generation, born): (Generation, Generation),
         layout: HomeLayout,
     ) -> Arc<Self> {
         let homes = (extent.blocks / layout.home_blocks().max(1)) as usize;
@@ -82,6 +85,7 @@ impl Region {
         Arc::new(Self {
             extent,
             generation,
+            born,
             layout,
             cached,
             heads: (0..homes).map(|_| Head::default()).collect(),
@@ -100,6 +104,12 @@ impl Region {
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// The stamp of the absorb that allocated it.
+    #[must_use]
+    pub fn born(&self) -> Generation {
+        self.born
     }
 
     /// The sizes of its homes.
@@ -218,8 +228,7 @@ impl Region {
     /// True if `home`, in which the newest version has no page since `since`, may be used.
     #[must_use]
     pub fn is_free(&self, since: Generation, held: &HeldStamps, storage: &Storage) -> bool {
-        // Versions before the region was allocated do not know it.
-        self.is_writable(storage) && !held.any_in(self.generation..since)
+        self.is_writable(storage) && !held.any_in(self.born..since)
     }
 
     /// False if it is in a file that only a scratch file continues.
@@ -365,8 +374,7 @@ impl Region {
         if storage.holds(self.extent) {
             return Ok(());
         }
-        let error = crate::base::error::Error::corrupt("a region of pages lies beyond the file");
-        Err(error.at(crate::storage::block::DATA_FILE, self.extent.offset()))
+        Err(Error::corrupt("a region of pages lies beyond the data file"))
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Homes<'a> {
     output: &'a Output<'a>,
     budget: WriteBudget,
     newest: &'a View,
+    /// The stamp of the absorb.
+    stamp: Generation,
     regions: Vec<RegionHomes>,
 }
 
@@ -32,7 +34,7 @@ impl<'a> Homes<'a> {
     /// The homes of `node`, or none yet.
     pub fn new(
         output: &'a Output<'a>,
-        budget: WriteBudget,
+        (budget, stamp): (WriteBudget, Generation),
         (newest, held): (&'a View, &HeldStamps),
         node: Option<&Node>,
     ) -> Self {
@@ -54,7 +56,7 @@ impl<'a> Homes<'a> {
                 *free = all & !*used;
             }
         }
-        Self { output, budget, newest, regions }
+        Self { output, budget, newest, stamp, regions }
     }
 
     /// Number of homes with a page.
@@ -99,9 +101,9 @@ impl<'a> Homes<'a> {
             WriteBudget::Usual => more.max(self.used() / 4).clamp(1, HOMES_MAX),
             WriteBudget::Minimal => 1,
         };
-        let region = match self.output.region(layout, count) {
+        let region = match self.output.region(self.stamp, layout, count) {
             Err(error) if error.kind() == ErrorKind::NoSpace && count > 1 => {
-                self.output.region(layout, 1)?
+                self.output.region(self.stamp, layout, 1)?
             }
             region => region?,
         };
@@ -144,7 +146,7 @@ impl<'a> Homes<'a> {
 
     /// Takes a region of its own for `count` pages.
     pub fn take_region(&mut self, layout: HomeLayout, count: usize) -> Result<Arc<Region>> {
-        let region = self.output.region(layout, count)?;
+        let region = self.output.region(self.stamp, layout, count)?;
         (0..region.homes()).for_each(|home| {
             region.begin_use(u8::try_from(home).unwrap_or(u8::MAX), self.newest);
         });

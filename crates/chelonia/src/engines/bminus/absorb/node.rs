@@ -88,7 +88,7 @@ impl<'a> NodeAbsorb<'a> {
         Ok(Self {
             context,
             before,
-            homes: Homes::new(context.output, context.budget, newest, node),
+            homes: Homes::new(context.output, (context.budget, context.stamp), newest, node),
             writes: Writes::new(storage)?,
             entries: Vec::new(),
             images: BTreeMap::new(),

@@ -16,6 +16,9 @@ use std::collections::BTreeMap;
 /// A node with fewer pages than this part of a full one is joined with its neighbor.
 const SMALL_PART: usize = 4;
 
+/// Bytes of the bounds of a node, without what they share, unless a single page has more.
+const NODE_KEY_BYTES: usize = 512 << 10;
+
 /// The border between two new nodes is sought this many pages around the middle.
 const BORDER_PAGES: usize = 8;
 
@@ -128,9 +131,14 @@ impl NodeAbsorb<'_> {
             changed: self.context.stamp,
         };
         let pages_max = self.context.config.node_pages;
-        let borders = match total <= pages_max {
-            true => Vec::new(),
-            false => self.separate(total.div_ceil((pages_max * 3).div_ceil(4)))?,
+        let by_pages = match total <= pages_max {
+            true => 1,
+            false => total.div_ceil((pages_max * 3).div_ceil(4)),
+        };
+        let by_keys = key_bytes(&self.entries).div_ceil(NODE_KEY_BYTES);
+        let borders = match by_pages.max(by_keys).min(total) {
+            0 | 1 => Vec::new(),
+            count => self.separate(count)?,
         };
         if borders.is_empty() {
             let (facts, first) = (self.facts(none), self.first.clone());
@@ -208,6 +216,17 @@ impl NodeAbsorb<'_> {
         }
         Ok(())
     }
+}
+
+/// Memory of the bounds of all entries.
+fn key_bytes(entries: &[Entry]) -> usize {
+    let mut before: Option<&SharedKey> = None;
+    let each = entries.iter().map(|entry| {
+        let shared = before.map_or(0, |before| entry.first.common_prefix(before));
+        before = Some(&entry.first);
+        entry.first.len() - shared
+    });
+    each.sum()
 }
 
 /// Borders that divide the entries evenly, where few regions have pages on both sides.

@@ -19,7 +19,7 @@ use crate::structure::{NodeRef, SharedKey};
 use std::collections::BTreeSet;
 
 /// Number of pages that are read together.
-const READ_PAGES: usize = 8;
+const READ_PAGES: usize = 4;
 
 /// Verifies `version`.
 pub(in crate::engines::bminus) fn verify(
