@@ -110,8 +110,8 @@ pub use base::dump::{DumpField, DumpItem, DumpVisitor};
 pub use base::error::{Error, ErrorKind, Result};
 pub use base::limits;
 pub use engine::{
-    AutumnOptions, EngineKind, EngineOptions, EngineStats, LevelOptions, LiveOptions,
-    SplinterOptions, TreelineOptions, TurtleOptions,
+    AutumnOptions, BminusOptions, EngineKind, EngineOptions, EngineStats, LevelOptions,
+    LiveOptions, SplinterOptions, TreelineOptions, TurtleOptions,
 };
 pub use filters::FilterKind;
 pub use integrity::stats::{

@@ -6,6 +6,7 @@
 //! | 2 | `autumn` | an LSM-tree whose size ratios grow with the data |
 //! | 3 | `splinter` | a tree of runs that move down by reference and are merged later |
 //! | 4 | `treeline` | groups of small pages that are updated in place |
+//! | 5 | `bminus` | a B+-tree of pages with fixed places, for storage that compresses |
 //!
 //! Numbers and names are stored in catalogs and never change their meaning.
 
@@ -28,12 +29,21 @@ pub enum EngineKind {
     /// Groups of small pages that are updated in place: a read of a key that is not in memory reads
     /// one page. For skewed reads and updates of data larger than memory.
     Treeline = 4,
+    /// A B+-tree after the B-minus-tree paper, for storage that compresses: a page has fixed places,
+    /// which are written in turn, and small changes are written as a delta. A lookup reads one page
+    /// and needs no filter. After compression, an update writes few bytes.
+    Bminus = 5,
 }
 
 impl EngineKind {
     /// All engines.
-    pub const ALL: [EngineKind; 4] =
-        [EngineKind::Turtle, EngineKind::Autumn, EngineKind::Splinter, EngineKind::Treeline];
+    pub const ALL: [EngineKind; 5] = [
+        EngineKind::Turtle,
+        EngineKind::Autumn,
+        EngineKind::Splinter,
+        EngineKind::Treeline,
+        EngineKind::Bminus,
+    ];
 
     /// Returns the number used in catalogs.
     #[must_use]
@@ -56,7 +66,7 @@ impl EngineKind {
     /// ```
     /// # use chelonia::EngineKind;
     /// let names = EngineKind::ALL.map(EngineKind::name);
-    /// assert_eq!(names, ["turtle", "autumn", "splinter", "treeline"]);
+    /// assert_eq!(names, ["turtle", "autumn", "splinter", "treeline", "bminus"]);
     /// assert_eq!(EngineKind::Autumn.name(), "autumn");
     /// ```
     #[must_use]
@@ -66,6 +76,7 @@ impl EngineKind {
             EngineKind::Autumn => "autumn",
             EngineKind::Splinter => "splinter",
             EngineKind::Treeline => "treeline",
+            EngineKind::Bminus => "bminus",
         }
     }
 

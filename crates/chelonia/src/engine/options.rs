@@ -7,6 +7,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::engine::kind::EngineKind;
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 mod choices;
@@ -42,12 +43,20 @@ const FILL_PERCENT: RangeInclusive<u32> = 50..=100;
 /// Default of the filled part of a new page, in percent.
 pub(crate) const FILL_PERCENT_DEFAULT: u32 = 85;
 
+/// Sizes of a page of engine bminus in bytes: whole blocks.
+const PAGE_BYTES: [u32; 3] = [4096, 8192, 16384];
+/// Sizes of a segment in bytes, those of the paper.
+const SEGMENT_BYTES: [u32; 2] = [128, 256];
+/// Changed bytes up to which a delta is written: those of the paper, and 0 for "no deltas".
+const DELTA_BYTES: [u32; 4] = [0, 1024, 2048, 4096];
 /// Default size of a page of engine bminus in bytes.
 pub(crate) const PAGE_BYTES_DEFAULT: u32 = 8192;
 /// Default size of a segment in bytes, `Ds` of the paper.
 pub(crate) const SEGMENT_BYTES_DEFAULT: u32 = 128;
 /// Default of the changed bytes up to which a delta is written, `T` of the paper.
 pub(crate) const DELTA_BYTES_DEFAULT: u32 = 2048;
+/// Default of "the places of a page are written in turn".
+pub(crate) const SHADOW_DEFAULT: bool = true;
 
 /// Range of the error of a linear model, in percent of a page.
 const EPSILON_PERCENT: RangeInclusive<u32> = 0..=25;
@@ -70,6 +79,8 @@ pub enum EngineOptions {
     Splinter(SplinterOptions),
     /// See [`EngineKind::Treeline`].
     Treeline(TreelineOptions),
+    /// See [`EngineKind::Bminus`].
+    Bminus(BminusOptions),
 }
 
 /// The options that may change while a keyspace is open
@@ -104,6 +115,7 @@ impl From<EngineKind> for EngineOptions {
             EngineKind::Autumn => Self::Autumn(AutumnOptions::new()),
             EngineKind::Splinter => Self::Splinter(SplinterOptions::new()),
             EngineKind::Treeline => Self::Treeline(TreelineOptions::new()),
+            EngineKind::Bminus => Self::Bminus(BminusOptions::new()),
         }
     }
 }
@@ -132,6 +144,12 @@ impl From<TreelineOptions> for EngineOptions {
     }
 }
 
+impl From<BminusOptions> for EngineOptions {
+    fn from(options: BminusOptions) -> Self {
+        Self::Bminus(options)
+    }
+}
+
 impl From<LevelOptions> for LiveOptions {
     fn from(levels: LevelOptions) -> Self {
         Self::Levels(levels)
@@ -147,6 +165,7 @@ impl EngineOptions {
             Self::Autumn(_) => EngineKind::Autumn,
             Self::Splinter(_) => EngineKind::Splinter,
             Self::Treeline(_) => EngineKind::Treeline,
+            Self::Bminus(_) => EngineKind::Bminus,
         }
     }
 
@@ -164,6 +183,7 @@ impl EngineOptions {
                 Self::Splinter(SplinterOptions::new().branch_bytes(leaf_bytes / 4).fanout(4))
             }
             EngineKind::Treeline => Self::Treeline(TreelineOptions::new().group_pages(4)),
+            EngineKind::Bminus => Self::Bminus(BminusOptions::new().page_bytes(4096)),
         }
     }
 
@@ -179,7 +199,7 @@ impl EngineOptions {
     #[must_use]
     pub const fn levels(&self) -> Option<LevelOptions> {
         match self {
-            Self::Turtle(_) | Self::Splinter(_) | Self::Treeline(_) => None,
+            Self::Turtle(_) | Self::Splinter(_) | Self::Treeline(_) | Self::Bminus(_) => None,
             Self::Autumn(options) => options.levels,
         }
     }
@@ -188,6 +208,9 @@ impl EngineOptions {
     pub(crate) fn check(&self) -> Result<()> {
         let within = |what, value: Option<u32>, range| {
             value.map_or(Ok(()), |value| check_range(what, value, range))
+        };
+        let one_of = |what, value: Option<u32>, values: &[u32]| {
+            value.map_or(Ok(()), |value| check_one_of(what, value, values))
         };
         match self {
             Self::Turtle(options) => {
@@ -218,6 +241,11 @@ impl EngineOptions {
                 }
                 Ok(())
             }
+            Self::Bminus(options) => {
+                one_of("page_bytes", options.page_bytes, &PAGE_BYTES)?;
+                one_of("segment_bytes", options.segment_bytes, &SEGMENT_BYTES)?;
+                one_of("delta_bytes", options.delta_bytes, &DELTA_BYTES)
+            }
         }
     }
 
@@ -243,17 +271,19 @@ impl EngineOptions {
                 epsilon_percent: Some(chosen.epsilon_percent.unwrap_or(EPSILON_PERCENT_DEFAULT)),
                 forecast_rounds: Some(chosen.forecast_rounds.unwrap_or(FORECAST_ROUNDS_DEFAULT)),
             }),
+            Self::Bminus(chosen) => Self::Bminus(BminusOptions {
+                page_bytes: Some(chosen.page_bytes.unwrap_or(PAGE_BYTES_DEFAULT)),
+                segment_bytes: Some(chosen.segment_bytes.unwrap_or(SEGMENT_BYTES_DEFAULT)),
+                delta_bytes: Some(chosen.delta_bytes.unwrap_or(DELTA_BYTES_DEFAULT)),
+                shadow: Some(chosen.shadow.unwrap_or(SHADOW_DEFAULT)),
+            }),
         }
     }
 
     /// Describes the first fixed option that `asked` chooses differently from these stored options,
     /// as text for an error.
     pub(crate) fn difference(&self, asked: &Self) -> Option<String> {
-        let of = |what: &str, asked: Option<u32>, stored: Option<u32>| {
-            let asked = asked.filter(|_| asked != stored)?;
-            let stored = stored.map_or_else(|| "unset".to_owned(), |stored| stored.to_string());
-            Some(format!("{what} is {stored} and cannot be changed to {asked}"))
-        };
+        let of = changed::<u32>;
         match (self, asked) {
             (Self::Turtle(stored), Self::Turtle(asked)) => {
                 of("leaf_bytes", asked.leaf_bytes, stored.leaf_bytes)
@@ -276,6 +306,12 @@ impl EngineOptions {
                         of("forecast_rounds", asked.forecast_rounds, stored.forecast_rounds)
                     })
             }
+            (Self::Bminus(stored), Self::Bminus(asked)) => {
+                of("page_bytes", asked.page_bytes, stored.page_bytes)
+                    .or_else(|| of("segment_bytes", asked.segment_bytes, stored.segment_bytes))
+                    .or_else(|| of("delta_bytes", asked.delta_bytes, stored.delta_bytes))
+                    .or_else(|| changed("shadow", asked.shadow, stored.shadow))
+            }
             (stored, asked) => {
                 let (stored, asked) = (stored.kind().name(), asked.kind().name());
                 Some(format!("engine is {stored} and cannot be changed to {asked}"))
@@ -286,7 +322,7 @@ impl EngineOptions {
     /// Returns the live options that `self` chooses.
     pub(crate) fn live(&self) -> Option<LiveOptions> {
         match self {
-            Self::Turtle(_) | Self::Treeline(_) => None,
+            Self::Turtle(_) | Self::Treeline(_) | Self::Bminus(_) => None,
             Self::Autumn(options) => options.levels.map(LiveOptions::Levels),
             Self::Splinter(options) => options.space_percent.map(LiveOptions::SpacePercent),
         }
@@ -316,10 +352,29 @@ impl EngineOptions {
     }
 }
 
+/// Describes a fixed option that would change, as text for an error.
+fn changed<T: PartialEq + Display>(
+    what: &str,
+    asked: Option<T>,
+    stored: Option<T>,
+) -> Option<String> {
+    let asked = asked.filter(|asked| stored.as_ref() != Some(asked))?;
+    let stored = stored.map_or_else(|| "unset".to_owned(), |stored| stored.to_string());
+    Some(format!("{what} is {stored} and cannot be changed to {asked}"))
+}
+
 fn check_range(what: &str, value: u32, range: &RangeInclusive<u32>) -> Result<()> {
     if range.contains(&value) {
         return Ok(());
     }
     let (least, most) = (range.start(), range.end());
     Err(Error::invalid(format!("{what} is {value}; it must be from {least} to {most}")))
+}
+
+fn check_one_of(what: &str, value: u32, values: &[u32]) -> Result<()> {
+    if values.contains(&value) {
+        return Ok(());
+    }
+    let values: Vec<String> = values.iter().map(u32::to_string).collect();
+    Err(Error::invalid(format!("{what} is {value}; it must be one of {}", values.join(", "))))
 }

@@ -51,6 +51,10 @@ pub fn open(context: &EngineContext, root: Option<&[u8]>) -> Result<Arc<dyn Engi
             let config = treeline::TreelineConfig::new(options, *run, *checkpoint_distance);
             Ok(Arc::new(treeline::Treeline::open(storage, config, root)?))
         }
+        EngineOptions::Bminus(options) => {
+            let config = bminus::BminusConfig::new(options);
+            Ok(Arc::new(bminus::Bminus::open(storage, config, root)?))
+        }
     }
 }
 
@@ -61,6 +65,7 @@ pub fn decode_root(kind: EngineKind, bytes: &[u8]) -> Result<()> {
         EngineKind::Turtle | EngineKind::Splinter => buffer_tree::decode_root(bytes),
         EngineKind::Autumn => autumn::decode_root(bytes),
         EngineKind::Treeline => treeline::decode_root(bytes),
+        EngineKind::Bminus => bminus::decode_root(bytes),
     }
 }
 
@@ -73,5 +78,6 @@ pub fn decode_structure(kind: EngineKind, bytes: &[u8], storage: &Arc<Storage>) 
         }
         EngineKind::Autumn => autumn::decode_structure(bytes, storage),
         EngineKind::Treeline => treeline::decode_structure(bytes, storage),
+        EngineKind::Bminus => bminus::decode_structure(bytes, storage),
     }
 }

@@ -84,6 +84,12 @@ fn options(keyspace: &KeyspaceCore, out: &mut dyn DumpVisitor) -> Result<()> {
             ("epsilon_percent", DumpField::number(options.epsilon_percent.map(u64::from))),
             ("forecast_rounds", DumpField::number(options.forecast_rounds.map(u64::from))),
         ]),
+        EngineOptions::Bminus(options) => fields.extend([
+            ("page_bytes", DumpField::number(options.page_bytes.map(u64::from))),
+            ("segment_bytes", DumpField::number(options.segment_bytes.map(u64::from))),
+            ("delta_bytes", DumpField::number(options.delta_bytes.map(u64::from))),
+            ("shadow", options.shadow.map_or(DumpField::Missing, DumpField::Flag)),
+        ]),
         EngineOptions::Autumn(options) => {
             let LevelOptions {
                 size_ratio,

@@ -3,9 +3,10 @@
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::engine::{
-    AutumnOptions, EPSILON_PERCENT_DEFAULT, EngineKind, EngineOptions, FILL_PERCENT_DEFAULT,
-    FORECAST_ROUNDS_DEFAULT, GROUP_PAGES_DEFAULT, LevelOptions, PIVOTS_MAX, SplinterOptions,
-    TreelineOptions, TurtleOptions,
+    AutumnOptions, BminusOptions, DELTA_BYTES_DEFAULT, EPSILON_PERCENT_DEFAULT, EngineKind,
+    EngineOptions, FILL_PERCENT_DEFAULT, FORECAST_ROUNDS_DEFAULT, GROUP_PAGES_DEFAULT,
+    LevelOptions, PAGE_BYTES_DEFAULT, PIVOTS_MAX, SEGMENT_BYTES_DEFAULT, SHADOW_DEFAULT,
+    SplinterOptions, TreelineOptions, TurtleOptions,
 };
 use crate::engines::EngineContext;
 use crate::filters::FilterKind;
@@ -52,7 +53,7 @@ impl KeyspaceOptions {
 
     /// Sets the engine: an [`EngineKind`], or the options of an engine
     /// ([`crate::TurtleOptions`], [`crate::AutumnOptions`], [`crate::SplinterOptions`],
-    /// [`crate::TreelineOptions`]). The engine is fixed when the keyspace is created.
+    /// [`crate::TreelineOptions`], [`crate::BminusOptions`]). The engine is fixed when the keyspace is created.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -185,12 +186,13 @@ impl KeyspaceOptions {
 ///
 /// ```text
 /// varint  version of this layout: 1, 2 for an engine with levels, 3 for `space_percent`, 4 for
-///         an engine with pages
+///         an engine with groups of pages, 5 for one with pages that have fixed places
 /// varint  engine number
 /// varint  filter number
 /// varint  filter bits per key
-/// varint  bytes of a leaf, table or branch, 0 for "automatic"; unused in layout 4
-/// varint  maximum number of pivots of a node; unused in layouts 2 and 4
+/// varint  bytes of a leaf, table or branch, 0 for "automatic"; unused in layouts 4
+///         and 5
+/// varint  maximum number of pivots of a node; unused in layouts 2, 4 and 5
 /// varint  checkpoint distance in bytes, 0 for "follows the memory budget"
 ///         layout 2 continues:
 /// varint  size ratio of the last two levels
@@ -201,6 +203,13 @@ impl KeyspaceOptions {
 ///         layout 4 continues after the checkpoint distance:
 /// varint  pages of a group
 /// varint  filled part of a new page, in percent
+/// varint  error of a linear model, in percent of a page
+/// varint  rounds of sweeps for which inserts are forecast
+///         layout 5 continues after the checkpoint distance:
+/// varint  bytes of a page
+/// varint  bytes of a segment
+/// varint  changed bytes up to which a delta is written
+/// varint  1 if the places of a page are written in turn, else 0
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StoredOptions {
@@ -219,6 +228,8 @@ const LAYOUT_LEVELS: u64 = 2;
 const LAYOUT_SPACE: u64 = 3;
 /// See [`LAYOUT`].
 const LAYOUT_PAGES: u64 = 4;
+/// See [`LAYOUT`].
+const LAYOUT_HOMES: u64 = 5;
 
 /// Space of a leaf of engine splinter in layout 1, in percent. The default may change, this not.
 const SPACE_PERCENT_OF_LAYOUT: u32 = 160;
@@ -249,6 +260,7 @@ impl StoredOptions {
                 (layout, options.branch_bytes, options.fanout)
             }
             EngineOptions::Treeline(_) => (LAYOUT_PAGES, None, None),
+            EngineOptions::Bminus(_) => (LAYOUT_HOMES, None, None),
         };
         let mut out = Vec::new();
         for value in [
@@ -271,6 +283,7 @@ impl StoredOptions {
                 put_varint(&mut out, space.into());
             }
             EngineOptions::Treeline(options) => put_pages(&mut out, options),
+            EngineOptions::Bminus(options) => put_homes(&mut out, options),
             EngineOptions::Turtle(_) | EngineOptions::Splinter(_) => {}
         }
         out
@@ -279,7 +292,7 @@ impl StoredOptions {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut decoder = Decoder::new(bytes, "keyspace options");
         let layout = decoder.varint()?;
-        if layout > LAYOUT_PAGES {
+        if layout > LAYOUT_HOMES {
             let text = format!("the options of a keyspace are of a newer layout, {layout}");
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
@@ -302,36 +315,34 @@ impl StoredOptions {
         let leaf_bytes = Some(decoder.varint_u32()?).filter(|bytes| *bytes != 0);
         let pivots_max = decoder.varint_u32()?;
         let checkpoint_distance = Some(decoder.varint()?).filter(|bytes| *bytes != 0);
-        let (mut levels, mut space_percent, mut pages) = (None, None, None);
-        match layout {
-            LAYOUT_LEVELS => levels = Some(take_levels(&mut decoder)?),
-            LAYOUT_SPACE => space_percent = Some(decoder.varint_u32()?),
-            LAYOUT_PAGES => pages = Some(take_pages(&mut decoder)?),
-            _ => {}
-        }
-        decoder.finish()?;
-        let out_of_range = || decoder.damaged("a number is out of its range");
-        let engine = match (engine, levels, space_percent, pages) {
-            (EngineKind::Turtle, None, None, None) => {
+        let out_of_range = decoder.damaged("a number is out of its range");
+        let has_no_shape = leaf_bytes.is_none() && pivots_max == PIVOTS_MAX;
+        let engine = match (engine, layout) {
+            (EngineKind::Turtle, LAYOUT) => {
                 EngineOptions::Turtle(TurtleOptions { leaf_bytes, pivots_max: Some(pivots_max) })
             }
-            (EngineKind::Autumn, Some(_), None, None) if pivots_max == PIVOTS_MAX => {
+            (EngineKind::Autumn, LAYOUT_LEVELS) if pivots_max == PIVOTS_MAX => {
+                let levels = Some(take_levels(&mut decoder)?);
                 EngineOptions::Autumn(AutumnOptions { table_bytes: leaf_bytes, levels })
             }
-            (EngineKind::Splinter, None, space, None) => EngineOptions::Splinter(SplinterOptions {
-                branch_bytes: leaf_bytes,
-                fanout: Some(pivots_max),
-                space_percent: Some(space.unwrap_or(SPACE_PERCENT_OF_LAYOUT)),
-            }),
-            (EngineKind::Treeline, None, None, Some(pages))
-                if pivots_max == PIVOTS_MAX && leaf_bytes.is_none() =>
-            {
-                pages.into()
+            (EngineKind::Splinter, LAYOUT | LAYOUT_SPACE) => {
+                let is_stored = layout == LAYOUT_SPACE;
+                let space = if is_stored { decoder.varint_u32()? } else { SPACE_PERCENT_OF_LAYOUT };
+                EngineOptions::Splinter(SplinterOptions {
+                    branch_bytes: leaf_bytes,
+                    fanout: Some(pivots_max),
+                    space_percent: Some(space),
+                })
             }
-            _ => return Err(out_of_range()),
+            (EngineKind::Treeline, LAYOUT_PAGES) if has_no_shape => {
+                take_pages(&mut decoder)?.into()
+            }
+            (EngineKind::Bminus, LAYOUT_HOMES) if has_no_shape => take_homes(&mut decoder)?.into(),
+            _ => return Err(out_of_range),
         };
+        decoder.finish()?;
         if engine.check().is_err() || !FILTER_BITS.contains(&filter_bits_per_key) {
-            return Err(out_of_range());
+            return Err(out_of_range);
         }
         Ok(Self { engine, filter, filter_bits_per_key, checkpoint_distance })
     }
@@ -351,6 +362,26 @@ fn take_pages(decoder: &mut Decoder<'_>) -> Result<TreelineOptions> {
         fill_percent: Some(decoder.varint_u32()?),
         epsilon_percent: Some(decoder.varint_u32()?),
         forecast_rounds: Some(decoder.varint_u32()?),
+    })
+}
+
+fn put_homes(out: &mut Vec<u8>, options: BminusOptions) {
+    let BminusOptions { page_bytes, segment_bytes, delta_bytes, shadow } = options;
+    put_varint(out, page_bytes.unwrap_or(PAGE_BYTES_DEFAULT).into());
+    put_varint(out, segment_bytes.unwrap_or(SEGMENT_BYTES_DEFAULT).into());
+    put_varint(out, delta_bytes.unwrap_or(DELTA_BYTES_DEFAULT).into());
+    put_varint(out, shadow.unwrap_or(SHADOW_DEFAULT).into());
+}
+
+fn take_homes(decoder: &mut Decoder<'_>) -> Result<BminusOptions> {
+    Ok(BminusOptions {
+        page_bytes: Some(decoder.varint_u32()?),
+        segment_bytes: Some(decoder.varint_u32()?),
+        delta_bytes: Some(decoder.varint_u32()?),
+        shadow: match decoder.varint()? {
+            shadow @ (0 | 1) => Some(shadow == 1),
+            _ => return Err(decoder.damaged("a number is out of its range")),
+        },
     })
 }
 
@@ -406,7 +437,14 @@ mod tests {
         let engine = engine.epsilon_percent(5).forecast_rounds(2).into();
         let paged = StoredOptions { engine, ..stored.clone() };
         assert_eq!(StoredOptions::decode(&paged.encode()).unwrap(), paged);
-        for (layout, kind) in [(LAYOUT_PAGES + 1, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)]
+        let engine = BminusOptions::new().page_bytes(4096).segment_bytes(256).delta_bytes(0);
+        let homes = StoredOptions { engine: engine.shadow(false).into(), ..stored.clone() };
+        let mut bytes_of_homes = homes.encode();
+        assert_eq!(StoredOptions::decode(&bytes_of_homes).unwrap(), homes);
+        *bytes_of_homes.last_mut().unwrap() = 2;
+        let refused = StoredOptions::decode(&bytes_of_homes).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt);
+        for (layout, kind) in [(LAYOUT_HOMES + 1, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)]
         {
             bytes[0] = u8::try_from(layout).unwrap();
             assert_eq!(StoredOptions::decode(&bytes).err().unwrap().kind(), kind);

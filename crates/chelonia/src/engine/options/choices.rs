@@ -77,6 +77,63 @@ impl BminusOptions {
     pub const fn new() -> Self {
         Self { page_bytes: None, segment_bytes: None, delta_bytes: None, shadow: None }
     }
+
+    /// Sets the size of a page, in bytes (4096, 8192 or 16384; default 8192). A lookup reads one
+    /// page. Entries that do not fit get a larger page of their own.
+    ///
+    /// ```
+    /// # use chelonia::BminusOptions;
+    /// let options = BminusOptions::new().page_bytes(16384);
+    /// assert_eq!(options.page_bytes, Some(16384));
+    /// ```
+    pub const fn page_bytes(mut self, bytes: u32) -> Self {
+        self.page_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets the size of a segment, in bytes (128 or 256, default 128), `Ds` of the B-minus-tree
+    /// paper: a delta consists of the segments of a page that changed since the whole page was
+    /// written.
+    ///
+    /// ```
+    /// # use chelonia::BminusOptions;
+    /// let options = BminusOptions::new().segment_bytes(256);
+    /// assert_eq!(options.segment_bytes, Some(256));
+    /// ```
+    pub const fn segment_bytes(mut self, bytes: u32) -> Self {
+        self.segment_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets the bytes of changed segments up to which a delta is written instead of the page (0,
+    /// 1024, 2048 or 4096; default 2048), the threshold `T` of the paper. With more, fewer bytes
+    /// are written after compression, and the keyspace takes more space. With 0 there are no
+    /// deltas: each change writes the whole page.
+    ///
+    /// ```
+    /// # use chelonia::BminusOptions;
+    /// let options = BminusOptions::new().page_bytes(8192).delta_bytes(4096);
+    /// assert_eq!((options.page_bytes, options.delta_bytes), (Some(8192), Some(4096)));
+    /// ```
+    pub const fn delta_bytes(mut self, bytes: u32) -> Self {
+        self.delta_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets whether a page has two fixed places that are written in turn, so that a write of a page
+    /// changes nothing else (default true). False is the baseline of the paper, conventional
+    /// shadowing with a persisted page table: every changed page is written to another place, and
+    /// so is its node.
+    ///
+    /// ```
+    /// # use chelonia::BminusOptions;
+    /// let baseline = BminusOptions::new().shadow(false).delta_bytes(0);
+    /// assert_eq!((baseline.shadow, baseline.delta_bytes), (Some(false), Some(0)));
+    /// ```
+    pub const fn shadow(mut self, shadow: bool) -> Self {
+        self.shadow = Some(shadow);
+        self
+    }
 }
 
 /// The shape of the levels of engine `autumn`.
