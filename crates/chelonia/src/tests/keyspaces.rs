@@ -15,7 +15,7 @@ use crate::storage::io::memory::MemoryDirectory;
 use crate::storage::io::{Access, Directory, OpenMode};
 use crate::{Database, Keyspace, KeyspaceOptions, Snapshot};
 
-const ENGINES: [EngineKind; 4] = EngineKind::ALL;
+const ENGINES: [EngineKind; 5] = EngineKind::ALL;
 
 /// Takes all the memory of cached nodes.
 struct Greedy;

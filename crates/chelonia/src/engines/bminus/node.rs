@@ -22,10 +22,7 @@ use crate::memory::budget::Charge;
 use crate::pages::homes::Region;
 use crate::run::Totals;
 use crate::runtime::sync::Arc;
-use crate::structure::{self, SharedKey, Slot, begun_by};
-
-/// Slot of a node.
-pub(super) type NodeSlot = Slot<Node>;
+use crate::structure::{self, SharedKey, begun_by};
 
 /// The nodes of a tree that are in memory.
 pub(super) type NodeCache = structure::NodeCache<Node>;

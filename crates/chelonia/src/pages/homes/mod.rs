@@ -54,7 +54,7 @@ mod stamps;
 mod tests;
 mod write;
 
-pub use places::{Image, Places};
+pub use places::Image;
 pub use read::{HomeRead, Wanted, clear_dead, read_bytes, read_homes};
 pub use region::{HOMES_MAX, Region};
 pub use segments::Segments;
