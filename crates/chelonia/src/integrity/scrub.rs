@@ -1,15 +1,21 @@
 //! Scrub: slowly and repeatedly reads stored blocks, to find bit rot while a copy still exists.
 //!
 //! ```text
-//!   pass   | roots | leg | leg | leg | ... |         one pass in `scrub_interval`
+//!   pass   | roots | leg | leg | leg | ... | pages |  one pass in `scrub_interval`
 //!   leg    the extents that begin in one part of the data file
 //!   piece  a few blocks of one extent: read in one tick
+//!   pages  those whose extents cannot be checked by themselves: node by node
 //! ```
 //!
 //! Elapsed time gives credit for blocks: in one interval for as many as are in use. A leg lists the
 //! extents of the newest versions at its begin, and holds nothing. So an extent may be freed, and
 //! its blocks rewritten, before it is read; damage is reported only if a newest version still
 //! refers to the extent, with the same generation.
+//!
+//! Pages are checked through the newest version of their keyspace, which is held for one node.
+//! What is found is reported unless there is a newer version then, and the same check of it finds
+//! nothing. Such a node is read in one tick, and what it costs beyond the credit of that tick is
+//! paid with the next ones.
 //!
 //! A pass reads both superblocks, the catalog, and every block of every extent. It does not read
 //! the log, which is short, and whose files are rewritten all the time. The content of blocks, and
@@ -18,13 +24,16 @@
 //!
 //! Thread-safety: one thread scrubs; its state is under a lock of its own, held for one tick.
 
+use crate::base::check::CheckReport;
 use crate::base::error::Error;
 use crate::base::ids::{Extent, KeyspaceId};
 use crate::base::limits::BLOCK_BYTES;
 use crate::engine::OwnedExtent;
 use crate::memory::budget::Use;
 use crate::state::core::Core;
+use crate::state::keyspace::KeyspaceCore;
 use crate::state::scrubbing::State;
+use crate::versions::lifetimes::HeldVersion;
 
 /// Least blocks per read (64 KiB).
 const PIECE_BLOCKS_MIN: u64 = 16;
@@ -41,6 +50,27 @@ const LEG_BLOCKS_MIN: u64 = 16 << 10;
 
 /// Most legs of a pass, see [`LEG_BLOCKS_MIN`].
 const LEGS_MAX: u64 = 64;
+
+/// What a check of pages found.
+#[derive(Default)]
+struct Checked {
+    blocks: u64,
+    findings: Vec<Error>,
+    /// The key to go on at, if there is more.
+    next: Option<Vec<u8>>,
+}
+
+impl CheckReport for Checked {
+    fn blocks(&mut self, count: u64) {
+        self.blocks += count;
+    }
+
+    fn entries(&mut self, _count: u64) {}
+
+    fn finding(&mut self, error: Error) {
+        self.findings.push(error);
+    }
+}
 
 impl Core {
     /// Reads as many blocks as the time since the last call gives credit for.
@@ -64,13 +94,24 @@ impl Core {
 
     /// Reads about `blocks` blocks.
     fn scrub_blocks(&self, state: &mut State, blocks: u64) {
-        let mut left = blocks;
+        let repaid = state.owed.min(blocks);
+        state.owed -= repaid;
+        let mut left = blocks - repaid;
         while left > 0 {
             let Some(owned) = state.waiting.last().copied() else {
-                if self.begin_leg(state) {
+                if state.pages.is_none() && self.begin_leg(state) {
+                    continue;
+                }
+                if let Some(blocks) = self.scrub_pages(state) {
+                    // A node of which nothing can be read costs a block, too.
+                    let blocks = blocks.max(1);
+                    state.owed += blocks.saturating_sub(left);
+                    left = left.saturating_sub(blocks);
                     continue;
                 }
                 // The pass ended: the next one has its own credit.
+                state.next = 0;
+                state.stats.passes += 1;
                 return;
             };
             let rest = owned.extent.blocks - state.within;
@@ -101,7 +142,52 @@ impl Core {
         }
     }
 
-    /// Lists the extents of the next leg; false at the end of a pass.
+    /// Checks the pages of the next node, and returns the number of blocks read; `None` after the
+    /// last one.
+    fn scrub_pages(&self, state: &mut State) -> Option<u64> {
+        let (at, from) = state.pages.get_or_insert_default();
+        let mut keyspaces = self.all_keyspaces();
+        keyspaces.retain(|keyspace| u64::from(keyspace.id.0) >= *at);
+        let Some(keyspace) = keyspaces.into_iter().min_by_key(|keyspace| keyspace.id) else {
+            state.pages = None;
+            return None;
+        };
+        let number = u64::from(keyspace.id.0);
+        if number > *at {
+            (*at, *from) = (number, Vec::new());
+        }
+        let (version, mut checked) = self.check_newest(&keyspace, from);
+        let mut blocks = checked.blocks;
+        if !checked.findings.is_empty() && self.newest_of(&keyspace).number() != version.number() {
+            checked = self.check_newest(&keyspace, from).1;
+            blocks += checked.blocks;
+        }
+        match checked.next {
+            Some(next) if next > *from => *from = next,
+            _ => (*at, *from) = (number + 1, Vec::new()),
+        }
+        state.stats.blocks += blocks;
+        checked.findings.into_iter().for_each(|error| state.find(Some(keyspace.id), error));
+        Some(blocks)
+    }
+
+    /// Checks the pages around key `from` of the newest version.
+    fn check_newest(&self, keyspace: &KeyspaceCore, from: &[u8]) -> (HeldVersion, Checked) {
+        let version = self.newest_of(keyspace);
+        let mut checked = Checked::default();
+        match version.version().check_pages(from, &mut checked) {
+            Ok(next) => checked.next = next,
+            Err(error) => checked.findings.push(error),
+        }
+        (version, checked)
+    }
+
+    /// The newest version of `keyspace`.
+    fn newest_of(&self, keyspace: &KeyspaceCore) -> HeldVersion {
+        keyspace.current_view().version.clone()
+    }
+
+    /// Lists the extents of the next leg; false after the last one.
     fn begin_leg(&self, state: &mut State) -> bool {
         let file_blocks = self.storage.stats().space.file_blocks;
         if state.next == 0 {
@@ -112,8 +198,6 @@ impl Core {
             }
         }
         if state.next >= file_blocks {
-            state.next = 0;
-            state.stats.passes += 1;
             return false;
         }
         let leg = state.next..state.next + (file_blocks / LEGS_MAX).max(LEG_BLOCKS_MIN);

@@ -46,6 +46,11 @@ pub struct State {
     pub within: u32,
     /// The start of the next leg; at 0 the roots are read first.
     pub next: u64,
+    /// After the last leg of a pass: the least number of the keyspaces whose pages are not all
+    /// checked, and the key to go on at.
+    pub pages: Option<(u64, Vec<u8>)>,
+    /// Blocks read beyond the credit.
+    pub owed: u64,
     /// The locations that this pass reported.
     pub reported: BTreeSet<Reported>,
     pub stats: ScrubStats,

@@ -5,7 +5,7 @@ use crate::api::database::Database;
 use crate::base::error::Error;
 use crate::base::ids::Extent;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::engine::{EngineKind, EngineOptions, OwnedExtent};
+use crate::engine::{EngineKind, EngineOptions, ExtentKind, OwnedExtent};
 use crate::integrity::scrub::PIECE_BLOCKS_MAX;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::runtime::clock::Clock;
@@ -179,4 +179,43 @@ fn bit_rot_at_the_end_of_a_long_extent_is_found() {
     let scrub = database.stats().scrub;
     let found: Vec<_> = scrub.findings.iter().map(|error| error.offset().unwrap()).collect();
     assert_eq!(found, places, "{scrub:?}");
+}
+
+#[test]
+fn a_damaged_page_without_a_sealed_extent_is_found_and_rewritten_pages_are_not_reported() {
+    let (directory, clock) = (MemoryDirectory::new(), Clock::manual());
+    let database = open(&directory, &clock);
+    // Pages of the second keyspace come after those of the first.
+    for name in ["0", "1"] {
+        fill_keyspace(&database, name, EngineKind::Bminus);
+    }
+    fill(&database);
+    while database.stats().scrub.passes < 2 {
+        clock.advance(INTERVAL / 100);
+        database.handle.core().scrub_tick();
+        let keyspace = database.keyspace("0", KeyspaceOptions::new()).unwrap();
+        keyspace.insert(clock.now().as_nanos().to_be_bytes(), [7; 90]).unwrap();
+        database.checkpoint().unwrap();
+    }
+    let healthy = database.stats().scrub;
+    assert_eq!(healthy.damaged_blocks, 0, "{healthy:?}");
+    let keyspace = database.keyspace("1", KeyspaceOptions::new()).unwrap();
+    let mut regions = Vec::new();
+    let mut visit = |owned: OwnedExtent| {
+        if owned.kind == ExtentKind::PageGroup {
+            regions.push(owned.extent);
+        }
+        Ok(())
+    };
+    keyspace.core.engine.version().extents(&mut visit).unwrap();
+    let region = regions.last().unwrap();
+    for block in 0..u64::from(region.blocks) {
+        flip(&directory, region.offset() + block * BLOCK_BYTES_U64 + 77);
+    }
+    wait(&database, &clock, 3 * INTERVAL);
+    let scrub = database.stats().scrub;
+    assert!(scrub.damaged_blocks >= 1 && !scrub.findings.is_empty(), "{scrub:?}");
+    let bytes = region.offset()..region.offset() + u64::from(region.blocks) * BLOCK_BYTES_U64;
+    let is_there = |error: &Error| error.offset().is_some_and(|offset| bytes.contains(&offset));
+    assert!(scrub.findings.iter().all(is_there), "{scrub:?}");
 }
