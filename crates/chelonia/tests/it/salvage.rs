@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 const BLOCK: usize = 4096;
 const KEYSPACES: [&str; 2] = ["left", "right"];
-const ENGINES: [EngineKind; 4] = EngineKind::ALL;
+const ENGINES: [EngineKind; 5] = EngineKind::ALL;
 
 /// The kinds of blocks in their headers: entries, and nodes.
 const DATA: u8 = 1;
