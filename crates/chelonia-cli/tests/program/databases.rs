@@ -39,7 +39,23 @@ fn the_engine_of_a_keyspace_is_fixed_at_its_creation() {
         2,
         "cannot be changed",
     );
-    fails(&place.run("get", &["key", "--engine", "oak"]), 2, "turtle, autumn, splinter");
+    let names = "turtle, autumn, splinter, treeline, bminus";
+    fails(&place.run("get", &["key", "--engine", "oak"]), 2, names);
+}
+
+#[test]
+fn options_and_pages_of_bminus_are_shown() {
+    let place = Place::new();
+    place.print("put", &["key", "value", "-k", "pages", "--engine", "bminus"]);
+    place.print("checkpoint", &[]);
+    let dump = place.print("dump", &[]);
+    for shown in ["bminus", "page_bytes", "segment_bytes", "delta_bytes", "shadow"] {
+        assert!(dump.contains(shown), "{shown}: {dump}");
+    }
+    assert!(place.print("stats", &[]).contains("pages written"));
+    assert_eq!(place.print("get", &["key", "-k", "pages"]).trim_end(), "value");
+    let asked = place.run("tune", &["-k", "pages", "--space-percent", "130"]);
+    fails(&asked, 2, "engine bminus has no option space_percent");
 }
 
 #[test]
