@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn options_come_back_from_their_arguments() {
-        let lines: [&[&str]; 5] = [
+        let lines: [&[&str]; 6] = [
             &["x"],
             &["x", "--records", "7M", "--phases", "load,a", "--checkpoint-distance", "1MB,2MiB"],
             &["x", "--keys", "mixed:7", "--key-size", "9..12", "--cap", "5", "--rate", "1k"],
@@ -341,6 +341,7 @@ mod tests {
                 "--uniform-filters",
             ],
             &["x", "--space-percent", "130"],
+            &["x", "--page-bytes", "16384", "--delta-bytes", "0", "--no-shadow"],
         ];
         for line in lines {
             let mut options = Line::try_parse_from(line).unwrap().options;

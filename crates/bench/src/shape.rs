@@ -3,8 +3,8 @@
 
 use crate::failure::{Failure, Result};
 use chelonia::{
-    AutumnOptions, EngineKind, EngineOptions, FilterKind, LevelOptions, LogLayout, SplinterOptions,
-    TreelineOptions,
+    AutumnOptions, BminusOptions, EngineKind, EngineOptions, FilterKind, LevelOptions, LogLayout,
+    SplinterOptions, TreelineOptions,
 };
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -59,6 +59,18 @@ pub struct Shape {
     /// Engine treeline: rounds of sweeps for which inserts are forecast [default: 0]
     #[arg(long, value_name = "N")]
     pub forecast_rounds: Option<u32>,
+    /// Engine bminus: bytes of a page [default: 8192]
+    #[arg(long, value_name = "BYTES")]
+    pub page_bytes: Option<u32>,
+    /// Engine bminus: bytes of a segment [default: 128]
+    #[arg(long, value_name = "BYTES")]
+    pub segment_bytes: Option<u32>,
+    /// Engine bminus: changed bytes up to which a delta is written, 0 for none [default: 2048]
+    #[arg(long, value_name = "BYTES")]
+    pub delta_bytes: Option<u32>,
+    /// Engine bminus: the baseline, which writes every changed page to another place
+    #[arg(long)]
+    pub no_shadow: bool,
 }
 
 impl Shape {
@@ -90,6 +102,14 @@ impl Shape {
                 options.fill_percent = self.fill_percent;
                 options.epsilon_percent = self.epsilon_percent;
                 options.forecast_rounds = self.forecast_rounds;
+                options.into()
+            }
+            (EngineKind::Bminus, ..) => {
+                let mut options = BminusOptions::new();
+                options.page_bytes = self.page_bytes;
+                options.segment_bytes = self.segment_bytes;
+                options.delta_bytes = self.delta_bytes;
+                options.shadow = self.no_shadow.then_some(false);
                 options.into()
             }
             _ => kind.into(),
@@ -138,6 +158,12 @@ impl Shape {
             let option = "--group-pages, --fill-percent, --epsilon-percent, --forecast-rounds";
             return refuse(option, "engine treeline");
         }
+        let of_homes = [self.page_bytes, self.segment_bytes, self.delta_bytes];
+        let of_homes = of_homes.iter().any(Option::is_some) || self.no_shadow;
+        if of_homes && engine != Some(EngineKind::Bminus) {
+            let option = "--page-bytes, --segment-bytes, --delta-bytes, --no-shadow";
+            return refuse(option, "engine bminus");
+        }
         Ok(())
     }
 
@@ -154,6 +180,9 @@ impl Shape {
             ("--fill-percent", self.fill_percent),
             ("--epsilon-percent", self.epsilon_percent),
             ("--forecast-rounds", self.forecast_rounds),
+            ("--page-bytes", self.page_bytes),
+            ("--segment-bytes", self.segment_bytes),
+            ("--delta-bytes", self.delta_bytes),
         ] {
             if let Some(value) = value {
                 arguments.extend([name.into(), value.to_string().into()]);
@@ -166,6 +195,7 @@ impl Shape {
             ("--relative-levels", self.relative_levels),
             ("--uniform-filters", self.uniform_filters),
             ("--sparse-log", self.sparse_log),
+            ("--no-shadow", self.no_shadow),
         ] {
             arguments.extend(is_on.then(|| name.into()));
         }
@@ -191,6 +221,10 @@ impl Shape {
             "fill_percent": self.fill_percent,
             "epsilon_percent": self.epsilon_percent,
             "forecast_rounds": self.forecast_rounds,
+            "page_bytes": self.page_bytes,
+            "segment_bytes": self.segment_bytes,
+            "delta_bytes": self.delta_bytes,
+            "no_shadow": self.no_shadow,
         })
     }
 }
@@ -206,12 +240,16 @@ mod tests {
         let logs = Shape { logs: Some(4), ..Shape::default() };
         let ratio = Shape { size_ratio: Some(3), ..Shape::default() };
         let space = Shape { space_percent: Some(130), ..Shape::default() };
+        let delta = Shape { delta_bytes: Some(0), ..Shape::default() };
+        let baseline = Shape { no_shadow: true, ..Shape::default() };
         for (shape, fitting, others) in [
             (bits, &["turtle", "autumn", "splinter"][..], &["rocksdb", "lmdb"][..]),
             (quotient, &["turtle", "splinter"], &["leveldb", "redb"]),
             (logs, &["turtle", "autumn"], &["rocksdb", "lmdb"]),
             (ratio, &["autumn"], &["turtle", "splinter", "rocksdb"]),
             (space, &["splinter"], &["turtle", "autumn", "rocksdb"]),
+            (delta, &["bminus"], &["turtle", "treeline", "rocksdb"]),
+            (baseline, &["bminus"], &["turtle", "treeline", "rocksdb"]),
             (Shape::default(), &["turtle", "lmdb"], &[]),
         ] {
             fitting.iter().for_each(|name| shape.check_for(name).unwrap());

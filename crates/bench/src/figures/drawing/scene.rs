@@ -181,6 +181,10 @@ impl Scene {
             Marker::Leftward => regular(at, size * 1.25, 3, -PI / 2.0),
             Marker::Pentagon => regular(at, size * 1.15, 5, 0.0),
             Marker::Hexagon => regular(at, size * 1.1, 6, 0.0),
+            Marker::Bar => {
+                let (x, y) = (size * 1.25, size * 0.6);
+                [(-x, -y), (x, -y), (x, y), (-x, y)].map(|it| (at.0 + it.0, at.1 + it.1)).to_vec()
+            }
             Marker::Cross => {
                 for (dx, dy) in [(size, size), (size, -size)] {
                     let ends = [(at.0 - dx, at.1 - dy), (at.0 + dx, at.1 + dy)];

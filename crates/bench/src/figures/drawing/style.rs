@@ -67,6 +67,8 @@ pub enum Marker {
     Pentagon,
     /// Six corners.
     Hexagon,
+    /// A square that is wider than high.
+    Bar,
 }
 
 /// How one curve or bar looks.
@@ -83,11 +85,12 @@ pub struct Look {
 }
 
 /// Stores that have a colour of their own. Engines of ours that come later take the rest.
-const STORES: [(&str, Color, Marker); 10] = [
+const STORES: [(&str, Color, Marker); 11] = [
     ("turtle", Color(0x00, 0x72, 0xb2), Marker::Circle),
     ("autumn", Color(0x88, 0x22, 0x55), Marker::Hexagon),
     ("splinter", Color(0x33, 0x22, 0x88), Marker::Pointer),
     ("treeline", Color(0x11, 0x77, 0x33), Marker::Leftward),
+    ("bminus", Color(0x99, 0x99, 0x33), Marker::Bar),
     ("rocksdb", Color(0xd5, 0x5e, 0x00), Marker::Square),
     ("wiredtiger", Color(0x00, 0x9e, 0x73), Marker::Triangle),
     ("lmdb", Color(0xcc, 0x79, 0xa7), Marker::Diamond),
@@ -97,7 +100,7 @@ const STORES: [(&str, Color, Marker); 10] = [
 ];
 
 const OTHERS: [(Color, Marker); 2] =
-    [(Color(0x99, 0x99, 0x33), Marker::Triangle), (Color(0xaa, 0x44, 0x99), Marker::Square)];
+    [(Color(0xdd, 0xcc, 0x77), Marker::Triangle), (Color(0xaa, 0x44, 0x99), Marker::Square)];
 
 /// The look of a store.
 pub fn store(name: &str) -> Look {
