@@ -35,6 +35,7 @@
 //! | --- | --- |
 //! | `stamps` | which stamps a version believes, and which are still needed |
 //! | `slotted` | records in a page |
+//! | `change` | changes of a page in memory |
 //! | `segments` | deltas |
 //! | `places` | the places of one home: the image of a version, and what may be overwritten |
 //! | `region` | [`Region`]: what is known of the homes of an extent, and their cached pages |
@@ -44,6 +45,7 @@
 //! 1. A place is written only while no version that exists believes what is in it and needs it.
 //! 2. What is known of a home is complete for the time that it says ([`Region::image`]).
 
+mod change;
 mod places;
 mod read;
 mod region;
@@ -54,11 +56,12 @@ mod stamps;
 mod tests;
 mod write;
 
+pub use change::{Changed, PageMut};
 pub use places::Image;
 pub use read::{HomeRead, Wanted, clear_dead, read_bytes, read_homes};
 pub use region::{HOMES_MAX, Region};
 pub use segments::Segments;
-pub use slotted::{Changed, Page, PageBytes, PageMut};
+pub use slotted::{Page, PageBytes};
 pub use stamps::{DeadStamps, HeldStamp, HeldStamps, View};
 pub use write::Writes;
 
@@ -73,6 +76,9 @@ const PART_START: usize = 32;
 
 /// Bytes of a page, or of a delta, in a block.
 pub const PART_BYTES: usize = BLOCK_BYTES - PART_START;
+
+// Records begin at even offsets, and their places are two bytes.
+const _: () = assert!(PART_BYTES.is_multiple_of(2) && PART_BYTES < BLOCK_BYTES);
 
 /// Number of places of a home.
 pub const PLACES: usize = 4;

@@ -40,6 +40,11 @@ fn write(database: &Database, keyspace: &Keyspace, round: u32) {
     assert!(database.handle.core().flush_keyspace(&keyspace.core).unwrap());
 }
 
+/// The engines that have jobs beside flushes. Those of `bminus` keep the lock.
+fn engines() -> impl Iterator<Item = EngineKind> {
+    EngineKind::ALL.into_iter().filter(|engine| *engine != EngineKind::Bminus)
+}
+
 /// Opens a stepped database with a keyspace whose engine has a job that runs without the lock.
 fn with_work(engine: EngineKind) -> (Database, Keyspace, Watcher) {
     let (directory, watcher) = Watched::new(&MemoryDirectory::new());
@@ -113,7 +118,7 @@ fn check(database: &Database) {
 
 #[test]
 fn flushes_do_not_wait_for_a_job() {
-    for engine in EngineKind::ALL {
+    for engine in engines() {
         let (database, keyspace, watcher) = with_work(engine);
         let snapshot = database.snapshot();
         let before: Vec<_> = snapshot.iter(&keyspace).map(Result::unwrap).collect();
@@ -148,7 +153,7 @@ fn flushes_do_not_wait_for_a_job() {
 
 #[test]
 fn a_job_of_a_dropped_keyspace_is_thrown_away() {
-    for engine in EngineKind::ALL {
+    for engine in engines() {
         let (database, keyspace, watcher) = with_work(engine);
         let held = hold(&database, &watcher);
         database.drop_keyspace("k").unwrap();

@@ -9,6 +9,8 @@
 //! | --- | --- |
 //! | `node` | the pages of a node |
 //! | `open` | pages that are being changed |
+//! | `merged` | the records of a page and updates, in order |
+//! | `write` | pages to their homes |
 //! | `homes` | homes of a node that are used and free |
 //! | `parts` | what a node becomes, and the nodes of the next version |
 //! | `reclaim` | freeing space on a nearly full device |
@@ -16,10 +18,12 @@
 
 pub mod clear;
 mod homes;
+mod merged;
 mod node;
 mod open;
 mod parts;
 mod reclaim;
+mod write;
 
 use self::node::NodeAbsorb;
 use self::parts::{Finished, NextNodes};
@@ -97,6 +101,9 @@ impl<'a> Context<'a> {
 fn sum_of_home(region: &Region, home: u8, stamp: Generation) -> u64 {
     sum_of(region.number_of(home), stamp)
 }
+
+/// Changes nodes: returns what has become of each, with its place in the directory.
+type Change<'c> = dyn FnMut(&Context<'_>) -> Result<Vec<(Option<usize>, Finished)>> + 'c;
 
 /// The updates of one node.
 struct Task {
@@ -177,7 +184,7 @@ impl Bminus {
         version: &BminusVersion,
         work: &Work<'_>,
         budget: WriteBudget,
-        change: &mut dyn FnMut(&Context<'_>) -> Result<Vec<(Option<usize>, Finished)>>,
+        change: &mut Change<'_>,
     ) -> Result<Option<Absorbed>> {
         let stamp = self.storage().new_generation()?;
         let Shared { node_cache, counters, held, .. } = &*self.shared;

@@ -11,19 +11,19 @@
 //! a page goes to the next ones, until there is space for it.
 
 use super::homes::Homes;
+use super::merged::Merged;
 use super::open::{HomeAt, OpenPage};
 use super::{Context, PACKED_PERCENT, sum_of_home};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::keys::separator;
-use crate::base::stream::{SortedStream, SortedUpdates, Update};
+use crate::base::stream::SortedUpdates;
 use crate::engine::OwnedExtent;
 use crate::engines::bminus::node::{Facts, Listed, Node};
 use crate::engines::bminus::output::Written;
 use crate::engines::bminus::read::pages::{Loaded, NodePages, Reading};
-use crate::merge::UpdatesStream;
 use crate::pages::homes::slotted::{blocks_for, page_bytes, taken_bytes};
-use crate::pages::homes::{Changed, Image, Page, PageBytes, PageMut, Region, Segments, Writes};
+use crate::pages::homes::{Changed, Image, Page, PageBytes, PageMut, Region, Writes};
 use crate::run::Totals;
 use crate::runtime::sync::Arc;
 use crate::structure::{SharedKey, events};
@@ -60,7 +60,7 @@ pub(super) struct NodeAbsorb<'a> {
     open: Option<OpenPage>,
     scratch: Vec<u8>,
     /// Number of pages that are about to be made.
-    expected: usize,
+    pub expected: usize,
     /// What the pages that were not read have together.
     rest: Rest,
 }
@@ -110,7 +110,8 @@ impl<'a> NodeAbsorb<'a> {
         self.context.is_packing
     }
 
-    fn pages_of_node(&self) -> Option<NodePages<'a>> {
+    /// The pages of the node as it was.
+    pub fn pages_of_node(&self) -> Option<NodePages<'a>> {
         let (listed, node) = self.before?;
         Some(self.context.pages_of(listed, node))
     }
@@ -120,7 +121,7 @@ impl<'a> NodeAbsorb<'a> {
         let Some((_, node)) = self.before else {
             let bytes = page_bytes(self.context.config.page_blocks);
             let empty = OpenPage::empty(self.first.clone(), bytes, None);
-            self.divide(empty, updates, ranks)?;
+            self.divide(&empty, updates, ranks)?;
             return self.close();
         };
         let touched = match ranks.is_empty() {
@@ -212,7 +213,7 @@ impl<'a> NodeAbsorb<'a> {
                 }
                 Changed::Full => {
                     (self.context.progress)((rank - ranks.start) as u64);
-                    return self.divide(open, updates, rank..ranks.end);
+                    return self.divide(&open, updates, rank..ranks.end);
                 }
             }
         }
@@ -223,7 +224,7 @@ impl<'a> NodeAbsorb<'a> {
     /// Merges a page with more updates than it has space for, into several pages.
     fn divide(
         &mut self,
-        page: OpenPage,
+        page: &OpenPage,
         updates: &dyn SortedUpdates,
         ranks: Range<usize>,
     ) -> Result<()> {
@@ -377,152 +378,6 @@ impl<'a> NodeAbsorb<'a> {
         self.entries.push(Entry { first, region, home, known });
         Ok(())
     }
-
-    /// Writes a page to a free place of its home, or to another home.
-    fn write(&mut self, mut open: OpenPage) -> Result<HomeAt> {
-        let Context { output, config, stamp, .. } = self.context;
-        let (storage, stamp) = (output.storage(), *stamp);
-        let blocks = u32::try_from(open.page.len() / page_bytes(1)).unwrap_or(u32::MAX);
-        let layout = config.layout(blocks);
-        let place = match (&open.origin, &open.old) {
-            (Some((region, home)), Some((old, _))) if region.layout() == layout => {
-                self.place_for(region, *home, old, &open.page)
-            }
-            _ => None,
-        };
-        let (at, image) = match (place, open.origin.take()) {
-            (Some((image, Some(set))), Some((region, home))) => {
-                let place = image.delta.unwrap_or(image.slot);
-                region.begin_write(home, place);
-                set.note(&mut open.page);
-                let segments = (set, config.segment_bytes);
-                let stamps = (stamp, image.base);
-                let target = (&*region, home, place);
-                self.writes.delta(storage, target, stamps, segments, &open.page)?;
-                events::add(&output.counters.deltas, 1);
-                ((region, home), image)
-            }
-            (place, origin) => {
-                let image = place.map(|(image, _)| image);
-                let slot = image.map_or(0, |image| image.slot);
-                let (region, home) = match (image, origin) {
-                    (Some(_), Some(origin)) => origin,
-                    (_, origin) => {
-                        let more = std::mem::take(&mut self.expected);
-                        let taken = self.homes.take(layout, more)?;
-                        if let Some((region, home)) = origin {
-                            self.homes.release(&region, home);
-                            events::add(&output.counters.moves, 1);
-                        }
-                        taken
-                    }
-                };
-                region.begin_write(home, slot);
-                Segments::default().note(&mut open.page);
-                self.writes.page(storage, (&region, home, slot), stamp, &open.page)?;
-                events::add(&output.counters.bases, 1);
-                let image = Image { slot, delta: None, base: stamp, stamp };
-                ((region, home), image)
-            }
-        };
-        self.note_written(at, image, &open)
-    }
-
-    fn note_written(&mut self, at: HomeAt, image: Image, open: &OpenPage) -> Result<HomeAt> {
-        let (region, home) = at;
-        let place = image.delta.unwrap_or(image.slot);
-        if let Some(heat) = open.heat {
-            let storage = self.context.output.storage();
-            region.cache(storage, (home, self.context.stamp), &open.page, heat);
-        }
-        self.images.insert(region.number_of(home), image);
-        self.written.push(Written { region: Arc::clone(&region), home, place });
-        Ok((region, home))
-    }
-
-    /// The place of its home that the next image of a page may be written to, with the segments of
-    /// the delta if it is one.
-    fn place_for(
-        &self,
-        region: &Region,
-        home: u8,
-        old: &[u8],
-        page: &[u8],
-    ) -> Option<(Image, Option<Segments>)> {
-        let Context { config, newest, held, output, stamp, .. } = self.context;
-        if !region.layout().shadow || !region.is_writable(output.storage()) {
-            return None;
-        }
-        let (listed, _) = self.before?;
-        let places = region.places(home, listed.facts.changed)?;
-        let image = places.image(newest)?;
-        let set = Segments::of(old);
-        let set = set.with_changes(old, page, config.segment_bytes);
-        let set = set.filter(|set| set.fit(config.segment_bytes));
-        let delta = || {
-            let (set, delta) = (set?, places.free_delta(newest, held)?);
-            Some((Image { delta: Some(delta), stamp: *stamp, ..image }, Some(set)))
-        };
-        let slot = || {
-            let slot = places.free_slot(newest, held)?;
-            Some((Image { slot, delta: None, base: *stamp, stamp: *stamp }, None))
-        };
-        let is_few =
-            set.is_some_and(|set| set.count() * config.segment_bytes <= config.delta_bytes);
-        match is_few {
-            true => delta().or_else(slot),
-            false if config.delta_bytes > 0 => slot().or_else(delta),
-            false => slot(),
-        }
-    }
-
-    /// Moves a page that is already an entry to another home, given by `take`.
-    pub fn relocate(&mut self, index: usize, to: HomeAt) -> Result<()> {
-        let loaded = self.load_entry(index)?;
-        let mut page = loaded.page;
-        let (totals, large) = Page::parse(PageBytes::Whole(&page))?.totals();
-        Segments::default().note(&mut page);
-        let (storage, stamp) = (self.context.output.storage(), self.context.stamp);
-        let (region, home) = &to;
-        region.begin_write(*home, 0);
-        self.writes.page(storage, (region, *home, 0), stamp, &page)?;
-        events::add(&self.context.output.counters.moves, 1);
-        let entry = &mut self.entries[index];
-        let from = (Arc::clone(&entry.region), entry.home);
-        (entry.region, entry.home) = (Arc::clone(region), *home);
-        let was_known = entry.known.replace((totals, large, stamp)).is_some();
-        if !was_known {
-            self.take_from_rest((totals, large), &from, loaded.stamp)?;
-        }
-        self.images.remove(&from.0.number_of(from.1));
-        self.written
-            .retain(|written| written.home != from.1 || !Arc::ptr_eq(&written.region, &from.0));
-        self.homes.release(&from.0, from.1);
-        let image = Image { slot: 0, delta: None, base: stamp, stamp };
-        let open =
-            OpenPage { page, heat: loaded.heat, ..OpenPage::empty(SharedKey::LEAST, 4096, None) };
-        self.note_written(to, image, &open)?;
-        Ok(())
-    }
-
-    /// Reads the page of an entry, also if this absorb has written it.
-    pub fn load_entry(&mut self, index: usize) -> Result<Loaded> {
-        let (region, home) = (Arc::clone(&self.entries[index].region), self.entries[index].home);
-        if let Some(image) = self.images.get(&region.number_of(home)).copied() {
-            self.writes.flush(self.context.output.storage())?;
-            return self.context.read_written(&region, home, image);
-        }
-        let (Some((_, node)), Some(pages)) = (self.before, self.pages_of_node()) else {
-            return Err(Error::internal("a page was not written"));
-        };
-        let is_it = |page: &usize| {
-            let (other, other_home) = node.home_of(*page);
-            Arc::ptr_eq(other, &region) && other_home == home
-        };
-        let page = (0..node.pages.len()).find(is_it);
-        let page = page.ok_or_else(|| Error::internal("a page is not in its node"))?;
-        pages.load_one(page, Reading::Merge)
-    }
 }
 
 /// The pages with updates, and the ranks of these.
@@ -544,72 +399,4 @@ fn touched_pages(
         rank = end;
     }
     touched
-}
-
-/// The records of a page merged with updates, in key order.
-struct Merged<'m> {
-    page: Page<'m>,
-    index: usize,
-    context: &'m Context<'m>,
-    updates: UpdatesStream<'m>,
-}
-
-type Record<'m> = (std::borrow::Cow<'m, [u8]>, Vec<u8>, bool);
-
-impl<'m> Merged<'m> {
-    fn new(
-        page: Page<'m>,
-        context: &'m Context<'m>,
-        updates: &'m dyn SortedUpdates,
-        ranks: Range<usize>,
-    ) -> Self {
-        let updates = UpdatesStream::new(updates, vec![ranks], context.progress);
-        Self { page, index: 0, context, updates }
-    }
-
-    /// The next record that is not deleted.
-    fn next(&mut self) -> Result<Option<Record<'m>>> {
-        loop {
-            let key = match self.index < self.page.count() {
-                true => Some(self.page.key(self.index)?),
-                false => None,
-            };
-            let update = self.updates.key();
-            let is_page = match (&key, update) {
-                (None, None) => return Ok(None),
-                (Some(key), Some(update)) => &**key < update,
-                (page, _) => page.is_some(),
-            };
-            if is_page {
-                let (payload, is_large) = self.page.payload(self.index)?;
-                self.index += 1;
-                return Ok(key.map(|key| (key, payload.into_owned(), is_large)));
-            }
-            if key.as_deref() == update {
-                let before = self.page.large(self.index)?;
-                self.context.output.lose(before.as_ref().map(OwnedExtent::from));
-                self.index += 1;
-            }
-            let key = update.map(<[u8]>::to_vec).unwrap_or_default();
-            let record = match self.updates.update() {
-                Update::Delete => None,
-                Update::Put(value) => Some((value.to_vec(), false)),
-                Update::PutLarge(large) => {
-                    let mut payload = Vec::new();
-                    large.encode(&mut payload);
-                    Some((payload, true))
-                }
-            };
-            self.updates.advance()?;
-            if let Some((payload, is_large)) = record {
-                return Ok(Some((key.into(), payload, is_large)));
-            }
-        }
-    }
-
-    /// Reports the large values that came with the updates.
-    fn finish(self) {
-        let large = self.updates.finish();
-        self.context.output.gain(large.iter().map(OwnedExtent::from));
-    }
 }

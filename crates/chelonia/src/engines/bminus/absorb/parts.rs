@@ -73,7 +73,7 @@ impl NodeAbsorb<'_> {
             return Ok(Finished { after, written: self.written, carried, has_freed: false });
         }
         self.gather_homes(gather)?;
-        let parts = self.into_parts()?;
+        let parts = self.divide_node()?;
         let has_freed = self.homes.free_empty();
         self.writes.flush(self.context.output.storage())?;
         self.note_bytes();
@@ -117,7 +117,7 @@ impl NodeAbsorb<'_> {
     }
 
     /// Makes nodes of the entries.
-    fn into_parts(&mut self) -> Result<Vec<Part>> {
+    fn divide_node(&mut self) -> Result<Vec<Part>> {
         let total = self.entries.len();
         if total == 0 {
             return Ok(Vec::new());

@@ -138,8 +138,8 @@ fn damage_is_found_where_it_matters_and_only_there() {
         for page in 0..node.pages.len() {
             let (region, home) = node.home_of(page);
             for place in 0..u8::try_from(PLACES).unwrap() {
-                let block = region.number_of(home).0
-                    + u64::from(region.layout().blocks_of(place).start);
+                let block =
+                    region.number_of(home).0 + u64::from(region.layout().blocks_of(place).start);
                 let offset = block * 4096 + rng.below(4096);
                 let mut byte = [0];
                 file.read_at(&mut byte, offset).unwrap();
