@@ -14,6 +14,7 @@
 //! `autumn.rs` and `splinter.rs` were added later, to find bugs that no test would find.
 
 mod autumn;
+mod bminus;
 mod db;
 mod engine;
 mod log;
@@ -41,7 +42,8 @@ pub struct Mutant {
 
 /// All mutants.
 pub fn all() -> Vec<Mutant> {
-    let engines = [engine::MUTANTS, autumn::MUTANTS, splinter::MUTANTS, treeline::MUTANTS].concat();
+    let engines = [engine::MUTANTS, autumn::MUTANTS, splinter::MUTANTS, treeline::MUTANTS];
+    let engines = [&engines[..], &[bminus::MUTANTS]].concat().concat();
     [log::MUTANTS, storage::MUTANTS, db::MUTANTS, &engines].concat()
 }
 

@@ -32,10 +32,9 @@ impl Writes {
         Ok(Self { memory, used: 0, waiting: Vec::new(), blocks_written: 0 })
     }
 
-    /// Blocks written so far.
-    #[must_use]
-    pub fn blocks_written(&self) -> u64 {
-        self.blocks_written
+    /// Blocks written since the last call.
+    pub fn take_count(&mut self) -> u64 {
+        std::mem::take(&mut self.blocks_written)
     }
 
     /// Space for `blocks` blocks from `first` on, which is written with this stamp.

@@ -38,7 +38,7 @@ use crate::base::ids::Generation;
 use crate::base::stream::SortedUpdates;
 use crate::engine::{Absorbed, OwnedExtent, Work, WriteBudget};
 use crate::pages::homes::{
-    HeldStamps, Image, Region, View, Wanted, read_bytes, read_homes, sum_of,
+    HeldStamps, Image, Region, View, Wanted, Writes, read_bytes, read_homes, sum_of,
 };
 use crate::run::even_ranges;
 use crate::runtime::sync::{Arc, Mutex, Ordering};
@@ -65,9 +65,17 @@ struct Context<'a> {
     /// True if pages are filled as far as possible.
     is_packing: bool,
     progress: &'a (dyn Fn(u64) + Sync),
+    /// Buffers of nodes that are finished.
+    spare: Mutex<Vec<Writes>>,
 }
 
 impl<'a> Context<'a> {
+    /// A buffer for writes, perhaps one that another node has used.
+    fn writes(&self) -> Result<Writes> {
+        let spare = self.spare.lock().pop();
+        spare.map_or_else(|| Writes::new(self.output.storage()), Ok)
+    }
+
     /// The pages of a node of the newest version.
     fn pages_of(&self, listed: &'a Listed, node: &'a Node) -> NodePages<'a> {
         NodePages {
@@ -198,6 +206,7 @@ impl Bminus {
             budget,
             is_packing: budget == WriteBudget::Minimal,
             progress: work.progress,
+            spare: Mutex::default(),
         };
         // Whatever is written from here on has a stamp that is dead if anything fails.
         let was_tainted = self.tainted.swap(true, Ordering::SeqCst);

@@ -80,7 +80,6 @@ impl<'a> NodeAbsorb<'a> {
         first: SharedKey,
         before: Option<(&'a Listed, &'a Node)>,
     ) -> Result<Self> {
-        let storage = context.output.storage();
         let node = before.map(|(_, node)| node);
         let newest = (context.newest, context.held);
         let facts = before.map(|(listed, _)| listed.facts);
@@ -89,7 +88,7 @@ impl<'a> NodeAbsorb<'a> {
             context,
             before,
             homes: Homes::new(context.output, (context.budget, context.stamp), newest, node),
-            writes: Writes::new(storage)?,
+            writes: context.writes()?,
             entries: Vec::new(),
             images: BTreeMap::new(),
             written: Vec::new(),

@@ -4,6 +4,7 @@ use super::node::{Entry, NodeAbsorb, Rest};
 use super::{Context, sum_of_home};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::ids::{BlockNo, Generation};
+use crate::base::limits::BLOCK_BYTES_U64;
 use crate::engines::bminus::codec::PAGES_MAX;
 use crate::engines::bminus::node::{Facts, Listed, Node, PageRef};
 use crate::engines::bminus::output::{Written, owned_node};
@@ -67,23 +68,26 @@ impl NodeAbsorb<'_> {
             && let Some((listed, _)) = self.before
         {
             let facts = Facts { changed: stamp, ..self.facts(listed.facts) };
-            self.writes.flush(self.context.output.storage())?;
-            self.note_bytes();
-            let after = After::Kept(Listed { facts, ..listed.clone() });
-            return Ok(Finished { after, written: self.written, carried, has_freed: false });
+            return self.end(After::Kept(Listed { facts, ..listed.clone() }), carried, false);
         }
         self.gather_homes(gather)?;
         let parts = self.divide_node()?;
         let has_freed = self.homes.free_empty();
-        self.writes.flush(self.context.output.storage())?;
-        self.note_bytes();
-        let after = After::Parts(parts);
-        Ok(Finished { after, written: self.written, carried, has_freed })
+        self.end(After::Parts(parts), carried, has_freed)
     }
 
-    fn note_bytes(&self) {
-        let bytes = self.writes.blocks_written() * crate::base::limits::BLOCK_BYTES_U64;
+    /// Writes what waits, and leaves the buffer to the next node.
+    fn end(
+        mut self,
+        after: After,
+        carried: Option<(Vec<Arc<Region>>, Generation)>,
+        has_freed: bool,
+    ) -> Result<Finished> {
+        self.writes.flush(self.context.output.storage())?;
+        let bytes = self.writes.take_count() * BLOCK_BYTES_U64;
         events::add(&self.context.output.counters.data_bytes, bytes);
+        self.context.spare.lock().push(self.writes);
+        Ok(Finished { after, written: self.written, carried, has_freed })
     }
 
     /// The facts of all entries: those that are known, and the rest.

@@ -17,7 +17,7 @@ use crate::storage::io::AlignedBuffer;
 use crate::structure::events;
 
 /// Bytes that are read together, unless a single page takes more.
-const BATCH_BYTES: usize = 192 << 10;
+const BATCH_BYTES: usize = 96 << 10;
 
 /// How pages are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
