@@ -15,6 +15,7 @@ use crate::engines;
 use crate::log;
 use crate::memory::budget::Budget;
 use crate::options::keyspace::decode_options;
+use crate::pages::homes::{PART_BYTES, Page, PageBytes, segments, slotted};
 use crate::run;
 use crate::storage::Storage;
 use crate::storage::block::{self, BlockKind};
@@ -46,7 +47,8 @@ pub struct DecoderOfFiles {
 /// All decoders of bytes from files.
 #[must_use]
 pub fn decoders() -> Vec<DecoderOfFiles> {
-    [decoders_of_data(), decoders_of_logs(), decoders_of_structure()].concat()
+    let of_files = [decoders_of_data(), decoders_of_logs(), decoders_of_structure()];
+    [of_files.concat(), decoders_of_homes()].concat()
 }
 
 fn unsealed(_: &mut [u8]) {}
@@ -133,6 +135,43 @@ fn decoders_of_structure() -> Vec<DecoderOfFiles> {
             }
         },
     }]
+}
+
+fn decoders_of_homes() -> Vec<DecoderOfFiles> {
+    vec![
+        DecoderOfFiles { name: "page", seal: unsealed, decode: page },
+        DecoderOfFiles {
+            name: "delta",
+            seal: unsealed,
+            decode: |bytes| {
+                let mut base = vec![0; slotted::page_bytes(2)];
+                let mut part = bytes.to_vec();
+                part.resize(PART_BYTES, 0);
+                let _ = segments::base_of(&part);
+                if segments::apply(&mut base, &part).is_ok() {
+                    page(&base);
+                }
+            },
+        },
+    ]
+}
+
+/// Reads a page with a fixed place in every way there is, with zeros behind `bytes`.
+fn page(bytes: &[u8]) {
+    let mut whole = bytes.to_vec();
+    whole.resize(bytes.len().next_multiple_of(PART_BYTES).max(PART_BYTES), 0);
+    let look = || -> Result<()> {
+        let page = Page::parse(PageBytes::Whole(&whole))?;
+        for index in 0..page.count() {
+            drop((page.key(index), page.payload(index), page.spans(index), page.large(index)));
+        }
+        for probe in [&b""[..], b"m", &[0xff; 40]] {
+            let _ = page.find(probe)?;
+        }
+        let _ = (page.totals(), page.live_bytes());
+        Ok(())
+    };
+    drop(look());
 }
 
 /// A data file with room for everything that structure may refer to, and nothing in it.

@@ -373,8 +373,13 @@ fn deletes_get_a_log_segment_from_free_space_of_the_data_file() {
             let options = KeyspaceOptions::new().engine(engine);
             let keyspace = database.keyspace("k", options).unwrap();
             plan.set_capacity(Some(bytes));
-            // Pages and groups of `treeline` have free space, and slots.
-            let keys = if engine == EngineKind::Treeline { keys / 2 } else { keys };
+            // Pages and groups of `treeline` have free space, and slots; pages of `bminus` have
+            // several places.
+            let keys = match engine {
+                EngineKind::Treeline => keys / 2,
+                EngineKind::Bminus => keys / 4,
+                _ => keys,
+            };
             let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
             (0..keys).for_each(|number| keyspace.insert(key(number), [1; 1000]).unwrap());
             // Overwrites take the rest, because a snapshot keeps the old values.

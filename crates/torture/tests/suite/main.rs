@@ -106,6 +106,8 @@ fn every_engine_moved_data(tally: &Tally) {
         "flushes of splinter",
         "merges of leaves of splinter",
         "groups rewritten of treeline",
+        "pages of bminus",
+        "deltas of bminus",
     ] {
         assert!(count(tally, event) > 0, "no {event}");
     }

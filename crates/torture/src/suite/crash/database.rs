@@ -10,7 +10,7 @@ use chelonia::{
 use std::sync::Arc;
 
 /// The names of keyspaces; histories use each of them several times.
-pub const NAMES: [&str; 5] = ["left", "right", "third", "fourth", "fifth"];
+pub const NAMES: [&str; 6] = ["left", "right", "third", "fourth", "fifth", "sixth"];
 
 /// How many keyspaces made one after the other differ in their options.
 pub const MAKES: u32 = 29;

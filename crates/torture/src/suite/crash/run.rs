@@ -56,9 +56,9 @@ pub struct RequiredEvent {
 }
 
 /// The events that must have happened, for every engine.
-pub const REQUIRED_EVENTS: [RequiredEvent; 8] = {
+pub const REQUIRED_EVENTS: [RequiredEvent; 10] = {
     let (turtle, autumn, splinter) = ("turtle", "autumn", "splinter");
-    let treeline = "treeline";
+    let (treeline, bminus) = ("treeline", "bminus");
     [
         RequiredEvent { engine: turtle, event: "flushes", called: "flushes of turtle" },
         RequiredEvent { engine: turtle, event: "splits_leaf", called: "split leaves of turtle" },
@@ -88,6 +88,8 @@ pub const REQUIRED_EVENTS: [RequiredEvent; 8] = {
             event: "groups_rewritten",
             called: "groups rewritten of treeline",
         },
+        RequiredEvent { engine: bminus, event: "pages_written", called: "pages of bminus" },
+        RequiredEvent { engine: bminus, event: "deltas_written", called: "deltas of bminus" },
     ]
 };
 

@@ -24,6 +24,12 @@ const STORES: u64 = 200;
 /// The largest number of entries read: a forged store may look endless.
 const ENTRIES_MAX: usize = 20_000;
 
+/// The kinds of blocks of pages with fixed places, and of their deltas.
+const PAGE_KINDS: [u8; 2] = [9, 10];
+
+/// Bytes of such a block before the part of the page, or before the delta.
+const PAGE_PART: usize = 32;
+
 /// Files by name.
 type Files = BTreeMap<String, Vec<u8>>;
 
@@ -76,7 +82,7 @@ impl Sample {
             for number in numbers {
                 let keyspace = database.keyspace(engine_of(number).name(), options())?;
                 let key = (number.wrapping_mul(0x9e37_79b9) % 400).to_be_bytes();
-                let length = if number % 150 == 9 { 40_000 } else { number % 120 };
+                let length = if number % 151 == 9 { 40_000 } else { number % 120 };
                 let value = vec![1; usize::try_from(length).unwrap()];
                 keyspace.insert(&key[5..], value)?;
                 keyspace.remove((number % 70).to_be_bytes())?;
@@ -95,6 +101,14 @@ impl Sample {
             let numbers = first..first + u64::from(blocks);
             generations.extend(numbers.map(|number| (number, generation)));
         }
+        let files = directory.to_files();
+        // Pages with fixed places: they are sealed with the stamp of their write, which they have.
+        for (number, block) in (0_u64..).zip(files["data"].chunks_exact(BLOCK)) {
+            if PAGE_KINDS.contains(&block[8]) {
+                let stamp = u64::from_le_bytes(block[16..24].try_into().unwrap());
+                generations.entry(number).or_insert(stamp);
+            }
+        }
         let mut records = vec![vec![1, 2, 0, 0], vec![2, 4, 1, b'k', 1, b'v', 5, 1, b'x']];
         records.push([&[1, 4, 1, b'k', 120][..], &[7; 120]].concat());
         // Keys and inline values at their limits, and one beyond.
@@ -104,7 +118,7 @@ impl Sample {
         for value in [LARGE_VALUE_BYTES_MIN - 1, LARGE_VALUE_BYTES_MIN] {
             records.push([&[1, 4, 1, b'k'][..], &length(value), &vec![7; value]].concat());
         }
-        Ok(Self { files: directory.to_files(), generations, records })
+        Ok(Self { files, generations, records })
     }
 
     /// Valid inputs of the decoder with this name.
@@ -133,6 +147,8 @@ impl Sample {
             "index" => kind(3),
             "large values" => kind(5),
             "structure" => payload(7, 16, BLOCK - 16).iter().map(|part| trimmed(part)).collect(),
+            "page" => payload(PAGE_KINDS[0], PAGE_PART, BLOCK - PAGE_PART),
+            "delta" => payload(PAGE_KINDS[1], PAGE_PART, BLOCK - PAGE_PART),
             "log segment" => logs().map(|(_, bytes)| bytes[..BLOCK].to_vec()).collect(),
             "log block" => logs()
                 .flat_map(|(_, bytes)| bytes.chunks_exact(BLOCK).skip(1))

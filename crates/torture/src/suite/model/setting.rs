@@ -4,8 +4,8 @@ use crate::suite::support::{ENGINES, engine_of};
 use chelonia::internals::{Directory, MemoryDirectory};
 use chelonia::limits::MEMORY_BYTES_MIN;
 use chelonia::{
-    Database, Durability, EngineKind, EngineOptions, FilterKind, KeyspaceOptions, LevelOptions,
-    LogLayout, Result, TreelineOptions, TurtleOptions,
+    BminusOptions, Database, Durability, EngineKind, EngineOptions, FilterKind, KeyspaceOptions,
+    LevelOptions, LogLayout, Result, TreelineOptions, TurtleOptions,
 };
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub struct Setting {
     levels: LevelOptions,
     /// The pages of engine treeline.
     pages: TreelineOptions,
+    /// The pages of engine bminus.
+    homes: BminusOptions,
     /// The checkpoint distance, in bytes.
     pub distance: u64,
     log_segment_bytes: u64,
@@ -53,6 +55,7 @@ const TINY: Setting = Setting {
     engine: 0,
     levels: FEW_LEVELS,
     pages: TreelineOptions::new().group_pages(4),
+    homes: BminusOptions::new().page_bytes(4096),
     distance: 2_000,
     log_segment_bytes: 32 << 10,
     log_layout: LogLayout::Shared,
@@ -63,7 +66,7 @@ const TINY: Setting = Setting {
 };
 
 /// All settings.
-pub const SETTINGS: [Setting; 17] = [
+pub const SETTINGS: [Setting; 18] = [
     TINY,
     Setting { name: "engines the other way round", engine: 1, ..TINY },
     // Sweeps of so few entries that pages are divided within their groups.
@@ -79,7 +82,17 @@ pub const SETTINGS: [Setting; 17] = [
         filter_bits: 4,
         ..TINY
     },
-    Setting { name: "no filters", filter_bits: 0, ..TINY },
+    Setting {
+        name: "no filters; pages without shadowing",
+        filter_bits: 0,
+        homes: BminusOptions::new().page_bytes(4096).shadow(false),
+        ..TINY
+    },
+    Setting {
+        name: "no deltas",
+        homes: BminusOptions::new().page_bytes(4096).delta_bytes(0),
+        ..TINY
+    },
     Setting { name: "small leaves, many pivots", pivots_max: 64, ..TINY },
     Setting {
         name: "larger leaves",
@@ -122,6 +135,7 @@ pub const SETTINGS: [Setting; 17] = [
             .fill_percent(70)
             .epsilon_percent(15)
             .forecast_rounds(2),
+        homes: BminusOptions::new().segment_bytes(256).delta_bytes(4096),
         ..TINY
     },
     Setting {
@@ -147,7 +161,7 @@ pub const SETTINGS: [Setting; 17] = [
 ];
 
 /// The keyspaces of a history.
-pub const KEYSPACES: [&str; ENGINES] = ["left", "right", "middle", "fourth"];
+pub const KEYSPACES: [&str; ENGINES] = ["left", "right", "middle", "fourth", "fifth"];
 
 impl Setting {
     /// The fixed options of a keyspace.
@@ -164,6 +178,7 @@ impl Setting {
                 options.pivots_max(self.pivots_max).into()
             }
             EngineKind::Treeline => self.pages.into(),
+            EngineKind::Bminus => self.homes.into(),
             engine => EngineOptions::tiny(engine, self.leaf_bytes),
         };
         let options = KeyspaceOptions::new().engine(engine).filter(filter);

@@ -35,7 +35,7 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// The content of the keyspaces, by name and key.
 type State = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
 
-const KEYSPACES: [&str; ENGINES] = ["left", "right", "middle", "fourth"];
+const KEYSPACES: [&str; ENGINES] = ["left", "right", "middle", "fourth", "fifth"];
 
 /// Keys of a `multi_get`: an error of one fails the call.
 const TOGETHER: usize = 8;
