@@ -49,6 +49,12 @@ impl Places {
         self.0[usize::from(place) % PLACES] = stamp.0;
     }
 
+    /// Those that `view` believes.
+    #[must_use]
+    pub fn believed(self, view: &View) -> Self {
+        Self(self.0.map(|stamp| if view.believes(Generation(stamp)) { stamp } else { 0 }))
+    }
+
     /// The newest image that `view` believes.
     #[must_use]
     pub fn image(&self, view: &View) -> Option<Image> {

@@ -170,8 +170,11 @@ impl Region {
         (known.as_of.0 != 0 && known.as_of >= changed).then_some(known.places)
     }
 
-    /// Remembers the places of `home`, found by a reader of the version with this view.
+    /// Remembers the places of `home`, found by a reader of the version with this view: the images
+    /// that it believes. Others are dead, or belong to versions for which this is not enough to
+    /// know.
     pub fn learn(&self, home: u8, places: Places, view: &View) {
+        let places = places.believed(view);
         let mut all = self.known.lock();
         let Some(known) = all.get_mut(usize::from(home)) else { return };
         if known.as_of < view.stamp {

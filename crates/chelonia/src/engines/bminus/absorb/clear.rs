@@ -5,7 +5,7 @@
 //! no image, and never becomes one.
 
 use crate::base::error::Result;
-use crate::base::ids::Generation;
+use crate::base::ids::{BlockNo, Generation};
 use crate::engine::{Absorbed, Job, Work};
 use crate::engines::bminus::Bminus;
 use crate::engines::bminus::version::Parts;
@@ -55,7 +55,9 @@ impl Job for ClearJob<'_> {
 impl Bminus {
     /// True if there are many ranges of dead stamps.
     pub(in crate::engines::bminus) fn is_clearing_due(&self) -> bool {
+        // A file that only a scratch file continues is not changed.
         self.newest().parts.view.dead.ranges() > RANGES_MAX
+            && self.storage().is_writable_block(BlockNo(0))
     }
 
     /// A job that clears the next node.
