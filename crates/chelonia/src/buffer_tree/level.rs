@@ -64,7 +64,9 @@ pub fn write_level(
         shaper.close(None)?;
     }
     if merge.key().is_some() {
-        return Err(Error::internal("entries of a new level are outside of its pivots"));
+        let text =
+            "runs have entries outside of the pivots that refer to them; run `chelonia verify`";
+        return Err(Error::corrupt(text));
     }
     shaper.output.writer.give_back();
     Ok(shaper.parts)

@@ -74,7 +74,8 @@ impl Test for FullDevice {
             _ => DEVICE_BYTES_LEAST + rng.below(DEVICE_BYTES_MOST - DEVICE_BYTES_LEAST),
         };
         // The units with threads are of every engine in turn.
-        let stepped = !(unit.number + unit.number / ENGINES as u64).is_multiple_of(4);
+        let engines = ENGINES as u64;
+        let stepped = !(unit.number / engines + unit.number % engines).is_multiple_of(4);
         let mut life = Life::begin(unit.number, capacity, stepped, rng);
         life.live();
         life.tally.add("devices filled", 1);

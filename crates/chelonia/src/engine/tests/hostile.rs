@@ -270,8 +270,7 @@ impl Salvaged for Found {
 fn what_is_salvaged_is_right_and_what_is_lost_is_reported<E: Tried>(options: E::Options) {
     let mut rng = Rng::new(6);
     let mut saved = 0;
-    // Any block of runs.
-    for kind in [BlockKind::Data, BlockKind::Engine] {
+    for kind in [E::ENTRIES, BlockKind::Engine] {
         for count in [0, 1, 2, 9] {
             let world = grown::<E>(options, &mut rng);
             let extents = extents_of_kind(&world, kind);

@@ -13,6 +13,7 @@ use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 use crate::runtime::workers::Workers;
 use crate::storage::Storage;
+use crate::storage::block::BlockKind;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::storage::quota::UNLIMITED;
@@ -117,6 +118,9 @@ pub trait Tried: Engine + Sized {
 
     /// True if updates wait somewhere before they are in their final place.
     const HAS_BUFFERS: bool = true;
+
+    /// The kind of the blocks with entries.
+    const ENTRIES: BlockKind = BlockKind::Data;
 
     /// Opens it, empty or from `root`.
     fn open_tried(

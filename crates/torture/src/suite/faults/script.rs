@@ -9,8 +9,11 @@ use chelonia::{
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-/// Commits of a run.
-const COMMITS: u64 = 130;
+/// Commits of a round, in which all operations are run on one keyspace.
+const ROUND: u64 = 26;
+
+/// Commits of a run: a round for each engine.
+const COMMITS: u64 = ROUND * EngineKind::ALL.len() as u64;
 
 /// The length of a value that is deleted, and leaves a hole in the data file.
 const HUGE_BYTES: usize = 700_000;
@@ -97,32 +100,33 @@ fn attempt(database: &Database, commits: u64, acknowledged: &mut u64) -> Result<
         commit(database, |batch, keyspace| {
             batch.insert(keyspace, number.to_be_bytes(), value(number));
         })?;
-        let keyspace = &keyspaces[usize::try_from(number).unwrap_or(0) % keyspaces.len()];
+        let round = usize::try_from(number / ROUND).unwrap_or(0);
+        let keyspace = &keyspaces[round % keyspaces.len()];
         *acknowledged = number + 1;
-        match number % 40 {
+        match number % ROUND {
             3 => keyspace.insert_with("huge", vec![3; HUGE_BYTES], Durability::Sync)?,
-            25 => keyspace.remove("huge")?,
+            23 => keyspace.remove("huge")?,
             // A record longer than a segment.
-            33 => keyspace.insert_with("wide", vec![1; 30_000], Durability::Sync)?,
-            13 => {
+            24 => keyspace.insert_with("wide", vec![1; 30_000], Durability::Sync)?,
+            9 => {
                 let snapshot = database.snapshot();
                 for entry in snapshot.iter(keyspace).take(30) {
                     entry?;
                 }
             }
-            17 => {
+            13 => {
                 keyspace.multi_get((0..number).step_by(7).map(u64::to_be_bytes))?;
             }
-            23 => {
+            11 => {
                 keyspace.get((number / 2).to_be_bytes())?;
             }
-            29 => database.checkpoint()?,
-            31 => {
+            15 => database.checkpoint()?,
+            17 => {
                 let other = database.keyspace("other", KeyspaceOptions::new())?;
                 other.insert("key", "value")?;
                 database.drop_keyspace("other")?;
             }
-            37 => {
+            20 => {
                 let mut report = database.verify()?;
                 if let Some(finding) = report.findings.pop() {
                     return Err(finding);

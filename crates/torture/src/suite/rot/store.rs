@@ -114,7 +114,7 @@ impl Store {
         }
         let (mut state, mut stale) = (State::new(), Vec::new());
         for number in 0..900_u64 {
-            let name = KEYSPACES[usize::try_from((number % 10).saturating_sub(2) / 2).unwrap()];
+            let name = KEYSPACES[usize::try_from((number % 12).saturating_sub(2) / 2).unwrap()];
             change(&database, &mut state, name, number, Durability::Process)?;
             if number == 500 {
                 database.checkpoint()?;

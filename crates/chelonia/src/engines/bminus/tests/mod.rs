@@ -11,6 +11,7 @@ use crate::engine::tests::long_keys::{live_with_long_keys, metadata_of_shared_ke
 use crate::engine::tests::world::{self, Tried};
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
+use crate::storage::block::BlockKind;
 use std::collections::BTreeMap;
 
 /// A tree together with a model.
@@ -19,6 +20,7 @@ type World = world::World<Bminus>;
 impl Tried for Bminus {
     type Options = BminusConfig;
     const HAS_BUFFERS: bool = false;
+    const ENTRIES: BlockKind = BlockKind::Page;
 
     fn open_tried(
         storage: &Arc<Storage>,
