@@ -22,7 +22,9 @@ use crate::suite::support::{ENGINES, below, engine_of, layout_of, one_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::unreachable_blocks;
 use chelonia::internals::{Clock, FaultDirectory, FaultPlan, MemoryDirectory, Rng};
-use chelonia::{Database, ErrorKind, Keyspace, KeyspaceOptions, LogLayout, Result, Snapshot};
+use chelonia::{
+    Database, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, LogLayout, Result, Snapshot,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -37,6 +39,10 @@ const MEMORY: u64 = 32 << 20;
 /// After everything was deleted, at least this part of the original data must fit again, in
 /// percent.
 const REFILLED_PERCENT: u64 = 90;
+
+/// The same for `treeline`: memtables that are not swept into pages yet take less space than their
+/// entries will in pages, and how many there are when the device is full differs.
+const REFILLED_PERCENT_STAGED: u64 = 75;
 
 /// After one write in this many, and after each that is refused, the last places written are read.
 const LOOK_ONE_IN: u64 = 32;
@@ -108,6 +114,7 @@ struct Life {
     layout: LogLayout,
     database: Option<Database>,
     keyspaces: Vec<Keyspace>,
+    engine: EngineKind,
     options: KeyspaceOptions,
     held: Vec<Snapshot>,
     model: BTreeMap<Place, Stored>,
@@ -131,6 +138,7 @@ impl Life {
             layout: layout_of(unit / ENGINES as u64),
             database: None,
             keyspaces: Vec::new(),
+            engine: engine_of(unit),
             options: KeyspaceOptions::new().engine(engine_of(unit)),
             held: Vec::new(),
             model: BTreeMap::new(),
@@ -203,8 +211,12 @@ impl Life {
         let again = self.fill();
         self.tally.add("bytes that fitted in", fitted);
         self.tally.add("bytes that fitted in again", again);
+        let percent = match self.engine {
+            EngineKind::Treeline => REFILLED_PERCENT_STAGED,
+            _ => REFILLED_PERCENT,
+        };
         assert!(
-            again >= fitted / 100 * REFILLED_PERCENT,
+            again >= fitted / 100 * percent,
             "{fitted} bytes fitted in at first, {again} after all was deleted: {:?}",
             self.database().stats().disk
         );

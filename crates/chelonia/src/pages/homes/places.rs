@@ -109,15 +109,15 @@ pub(super) enum Content {
     Empty,
     /// An image with this stamp.
     Written(Generation),
-    /// Something that does not verify.
-    Unreadable,
+    /// Something that does not verify, from this block of the home on.
+    Unreadable(u32),
 }
 
 /// The places of a home as found on the device.
 pub(super) struct FoundPlaces {
     pub places: Places,
-    /// The first place that does not verify.
-    pub unreadable: Option<u8>,
+    /// The first block that does not verify.
+    pub unreadable: Option<u32>,
 }
 
 impl FoundPlaces {
@@ -130,7 +130,7 @@ impl FoundPlaces {
             match content {
                 Content::Empty => {}
                 Content::Written(stamp) => places.set(place, stamp),
-                Content::Unreadable => unreadable = unreadable.or(Some(place)),
+                Content::Unreadable(block) => unreadable = unreadable.or(Some(block)),
             }
         }
         for (delta, base) in DELTAS.into_iter().zip(bases) {
@@ -198,8 +198,8 @@ mod tests {
     #[test]
     fn deltas_of_other_bases_are_passed_over() {
         let written = |stamp| Content::Written(Generation(stamp));
-        let contents = [written(20), written(12), written(22), Content::Unreadable];
+        let contents = [written(20), written(12), written(22), Content::Unreadable(4)];
         let found = FoundPlaces::new(contents, [Generation(10), Generation(20)]);
-        assert_eq!((found.places, found.unreadable), (Places([20, 0, 22, 0]), Some(3)));
+        assert_eq!((found.places, found.unreadable), (Places([20, 0, 22, 0]), Some(4)));
     }
 }

@@ -135,9 +135,8 @@ impl Home<'_> {
         BlockNo(self.wanted.region.number_of(self.wanted.home).0 + u64::from(index))
     }
 
-    fn offset_of(&self, place: u8) -> u64 {
-        let first = self.wanted.region.layout().blocks_of(place).start;
-        self.number(first).0.saturating_mul(BLOCK_BYTES_U64)
+    fn offset_of(&self, block: u32) -> u64 {
+        self.number(block).0.saturating_mul(BLOCK_BYTES_U64)
     }
 
     /// True if the block is one that was written to it with this stamp.
@@ -157,9 +156,9 @@ impl Home<'_> {
         }
         let kind = if matches!(place, 0 | 3) { BlockKind::Page } else { BlockKind::Delta };
         let stamp = stamp_of(self.block(blocks.start));
-        if blocks.clone().all(|index| self.is_of(index, stamp, kind)) {
+        let Some(wrong) = blocks.clone().find(|index| !self.is_of(*index, stamp, kind)) else {
             return Content::Written(stamp);
-        }
+        };
         // Blocks of another use of the space verify, but do not name this region.
         let is_foreign = |index: u32| {
             let block = self.block(index);
@@ -168,7 +167,7 @@ impl Home<'_> {
         };
         match blocks.clone().all(is_foreign) {
             true => Content::Empty,
-            false => Content::Unreadable,
+            false => Content::Unreadable(wrong),
         }
     }
 
@@ -177,21 +176,22 @@ impl Home<'_> {
         let layout = self.wanted.region.layout();
         for index in layout.blocks_of(image.slot) {
             if !self.is_of(index, image.base, BlockKind::Page) {
-                return Err(self.missing(image.slot));
+                return Err(self.missing(index));
             }
         }
-        if let Some(delta) = image.delta
-            && !self.is_of(layout.blocks_of(delta).start, image.stamp, BlockKind::Delta)
+        let delta = image.delta.map(|delta| layout.blocks_of(delta).start);
+        if let Some(index) = delta
+            && !self.is_of(index, image.stamp, BlockKind::Delta)
         {
-            return Err(self.missing(delta));
+            return Err(self.missing(index));
         }
         let page = self.merge(image)?;
         Ok(HomeRead { page, stamp: image.stamp, places: None, suspect: None })
     }
 
-    fn missing(&self, place: u8) -> Error {
+    fn missing(&self, block: u32) -> Error {
         let text = "a page is damaged, or not the one that was last written";
-        Error::corrupt(text).at(DATA_FILE, self.offset_of(place))
+        Error::corrupt(text).at(DATA_FILE, self.offset_of(block))
     }
 
     /// The page of a home that is read wholly.
@@ -209,9 +209,9 @@ impl Home<'_> {
             }
         });
         let found = FoundPlaces::new(contents, bases);
-        let suspect = found.unreadable.map(|place| {
+        let suspect = found.unreadable.map(|block| {
             let text = "a block of a page does not verify";
-            Error::corrupt(text).at(DATA_FILE, self.offset_of(place))
+            Error::corrupt(text).at(DATA_FILE, self.offset_of(block))
         });
         let Some(image) = found.places.image(self.wanted.view) else {
             return Err(suspect.unwrap_or_else(|| {
@@ -241,7 +241,8 @@ impl Home<'_> {
             None => Ok(()),
         };
         let checked = merged.and_then(|()| Page::parse(PageBytes::Whole(&page)).map(|_| ()));
-        checked.map_err(|error| error.at(DATA_FILE, self.offset_of(image.slot)))?;
+        let start = layout.blocks_of(image.slot).start;
+        checked.map_err(|error| error.at(DATA_FILE, self.offset_of(start)))?;
         Ok(page)
     }
 }
