@@ -113,8 +113,8 @@ pub struct Target {
     /// The keyspace
     #[arg(short, long, value_name = "NAME", default_value = "default")]
     pub keyspace: String,
-    /// The engine of the keyspace: turtle (the default), autumn, splinter, treeline or bminus. Fixed
-    /// at its creation
+    /// The engine of the keyspace: turtle (the default), autumn, splinter, treeline or bminus.
+    /// Fixed at its creation
     #[arg(long, value_name = "ENGINE", value_parser = parse_engine)]
     pub engine: Option<EngineKind>,
 }

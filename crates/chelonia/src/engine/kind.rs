@@ -29,9 +29,9 @@ pub enum EngineKind {
     /// Groups of small pages that are updated in place: a read of a key that is not in memory reads
     /// one page. For skewed reads and updates of data larger than memory.
     Treeline = 4,
-    /// A B+-tree after the B-minus-tree paper, for storage that compresses: a page has fixed places,
-    /// which are written in turn, and small changes are written as a delta. A lookup reads one page
-    /// and needs no filter. After compression, an update writes few bytes.
+    /// A B+-tree after the B-minus-tree paper, for storage that compresses: a page has fixed
+    /// places, which are written in turn, and small changes are written as a delta. A lookup reads
+    /// one page and needs no filter. After compression, an update writes few bytes.
     Bminus = 5,
 }
 

@@ -206,7 +206,8 @@ pub trait Version: Send + Sync {
     fn verify(&self, report: &mut dyn CheckReport) -> Result<()>;
 
     /// Checks the pages around key `from` for a scrub, if extents of pages cannot be checked by
-    /// themselves ([`OwnedExtent::is_sealed`]); returns the key at which to go on, if there is more.
+    /// themselves ([`OwnedExtent::is_sealed`]); returns the key at which to go on, if there is
+    /// more.
     fn check_pages(&self, _from: &[u8], _report: &mut dyn CheckReport) -> Result<Option<Vec<u8>>> {
         Ok(None)
     }

@@ -13,7 +13,7 @@
 //! refers to the extent, with the same generation.
 //!
 //! Pages are checked through the newest version of their keyspace, which is held for one node.
-//! What is found is reported unless there is a newer version then, and the same check of it finds
+//! A finding is reported unless there is a newer version then, and the same check of it finds
 //! nothing. Such a node is read in one tick, and what it costs beyond the credit of that tick is
 //! paid with the next ones.
 //!
@@ -51,7 +51,7 @@ const LEG_BLOCKS_MIN: u64 = 16 << 10;
 /// Most legs of a pass, see [`LEG_BLOCKS_MIN`].
 const LEGS_MAX: u64 = 64;
 
-/// What a check of pages found.
+/// The result of a check of pages.
 #[derive(Default)]
 struct Checked {
     blocks: u64,

@@ -53,7 +53,8 @@ impl KeyspaceOptions {
 
     /// Sets the engine: an [`EngineKind`], or the options of an engine
     /// ([`crate::TurtleOptions`], [`crate::AutumnOptions`], [`crate::SplinterOptions`],
-    /// [`crate::TreelineOptions`], [`crate::BminusOptions`]). The engine is fixed when the keyspace is created.
+    /// [`crate::TreelineOptions`], [`crate::BminusOptions`]). The engine is fixed when the
+    /// keyspace is created.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

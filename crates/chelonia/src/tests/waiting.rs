@@ -193,7 +193,7 @@ fn a_large_batch_is_delayed_for_its_bytes() {
 /// a bound.
 #[test]
 fn batches_of_megabytes_leave_the_debt_bounded() {
-    // What `bminus` absorbs is in its pages at once.
+    // Updates that `bminus` absorbs are in its pages at once.
     let with_debt = |engine: &EngineKind| *engine != EngineKind::Bminus;
     for engine in EngineKind::ALL.into_iter().filter(with_debt) {
         // Several leaves of `splinter` are due at a time, each as a whole.

@@ -1,4 +1,4 @@
-//! The bminus engine: a B+-tree for storage that compresses, after the B⁻-tree paper.
+//! The bminus engine: a B+-tree for storage that compresses, after the paper of that name.
 //!
 //! Structure, algorithm and differences from the paper: `docs/engines/bminus.md`. Numbers in
 //! brackets are sections of the paper. Pages and their homes: `crate::pages::homes`.

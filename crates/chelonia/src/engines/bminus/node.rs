@@ -101,7 +101,7 @@ impl Node {
     }
 }
 
-/// What the directory knows of a node.
+/// The facts that the directory knows of a node.
 #[derive(Clone, Copy)]
 pub(super) struct Facts {
     /// Totals of its entries.

@@ -33,7 +33,7 @@ pub struct BminusVersion {
     pub(super) parts: Parts,
     /// Number of blocks of everything the version refers to.
     pub(super) disk_blocks: u64,
-    /// What it needs is not overwritten while it exists.
+    /// Nothing that it needs is overwritten while it exists.
     _held: HeldStamp,
     _charge: Charge,
 }

@@ -43,7 +43,7 @@
 //!
 //! Invariants:
 //! 1. A place is written only while no version that exists believes what is in it and needs it.
-//! 2. What is known of a home is complete for the time that it says ([`Region::image`]).
+//! 2. The knowledge of a home is complete for the time that it says ([`Region::image`]).
 
 mod change;
 mod places;
@@ -113,7 +113,7 @@ impl HomeLayout {
     }
 }
 
-/// What a page adds to the sum of its node: the place of its home, and the stamp of its image.
+/// The term of a page in the sum of its node, of the place of its home and the stamp of its image.
 #[must_use]
 pub fn sum_of(home: BlockNo, stamp: Generation) -> u64 {
     identity([home.0, stamp.0, 0])

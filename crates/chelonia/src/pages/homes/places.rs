@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(of(26), Some((0, Some(1))));
         assert_eq!(of(30), Some((0, Some(2))));
         assert_eq!(of(90), Some((3, None)));
-        // What a failed attempt left is older than later versions, and not believed by them.
+        // The images of a failed attempt are older than later versions, and not believed by them.
         assert_eq!(Places([10, 0, 15, 16]).image(&view(40)).unwrap().stamp, Generation(10));
     }
 

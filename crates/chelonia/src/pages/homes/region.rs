@@ -47,7 +47,7 @@ struct Head {
     stamp: AtomicU64,
 }
 
-/// What is known of a home.
+/// The knowledge of a home.
 #[derive(Clone, Copy, Default)]
 struct Known {
     places: Places,
@@ -68,8 +68,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Opens a region that was allocated with `generation`, by the absorb with stamp `born`. Does no
-    /// I/O.
+    /// Opens a region that the absorb with stamp `born` allocated with `generation`. Does no I/O.
     #[must_use]
     pub fn open(
         storage: &Storage,

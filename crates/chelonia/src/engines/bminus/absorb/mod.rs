@@ -52,7 +52,7 @@ const PACKED_PERCENT: usize = 90;
 /// Bytes of updates for each thread that builds the first nodes.
 const FIRST_BYTES: u64 = 4 << 20;
 
-/// What all parts of an absorb know.
+/// The things that all parts of an absorb know.
 struct Context<'a> {
     output: &'a Output<'a>,
     config: BminusConfig,
@@ -105,7 +105,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// What the page in a home adds to the sum of its node.
+/// The term of the page in a home in the sum of its node.
 fn sum_of_home(region: &Region, home: u8, stamp: Generation) -> u64 {
     sum_of(region.number_of(home), stamp)
 }
@@ -208,7 +208,7 @@ impl Bminus {
             progress: work.progress,
             spare: Mutex::default(),
         };
-        // Whatever is written from here on has a stamp that is dead if anything fails.
+        // If anything fails from here on, the stamp of all that was written is dead.
         let was_tainted = self.tainted.swap(true, Ordering::SeqCst);
         let next = change(&context).and_then(|finished| match finished.is_empty() {
             true => Ok(None),

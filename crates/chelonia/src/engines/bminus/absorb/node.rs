@@ -61,7 +61,7 @@ pub(super) struct NodeAbsorb<'a> {
     scratch: Vec<u8>,
     /// Number of pages that are about to be made.
     pub expected: usize,
-    /// What the pages that were not read have together.
+    /// Sums over the pages that were not read.
     rest: Rest,
 }
 
@@ -100,7 +100,7 @@ impl<'a> NodeAbsorb<'a> {
         })
     }
 
-    /// What the pages that were not read have together.
+    /// Sums over the pages that were not read.
     pub fn rest(&self) -> Rest {
         self.rest
     }

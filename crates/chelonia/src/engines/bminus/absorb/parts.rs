@@ -40,7 +40,7 @@ pub(super) struct Finished {
     pub has_freed: bool,
 }
 
-/// What a node becomes.
+/// The nodes that a node becomes.
 pub(super) enum After {
     /// The node stays; its pages were updated in their homes.
     Kept(Listed),

@@ -155,10 +155,13 @@ impl<'a> Check<'a> {
         }
         let count = large.len();
         self.large_values(&large);
-        if is_read && sum != listed.facts.sum {
-            self.finding("the stamps of a node's pages differ from the directory: a write is lost");
+        if !is_read {
+            return;
         }
-        if is_read && (totals != listed.facts.totals || count != listed.facts.large as usize) {
+        self.offset = listed.slot.reference().map_or(0, |place| place.extent.offset());
+        if sum != listed.facts.sum {
+            self.finding("the stamps of a node's pages differ from the directory: a write is lost");
+        } else if totals != listed.facts.totals || count != listed.facts.large as usize {
             self.finding("the totals of a node differ from its pages");
         }
     }

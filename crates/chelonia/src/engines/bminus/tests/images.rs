@@ -115,7 +115,7 @@ fn a_crash_leaves_the_durable_version_and_nothing_else() {
             check_scans(&tree.version(), &model);
             check_scans(&durable, &kept);
             if round % 3 == 0 {
-                // What became of the absorbs before the crash is not known any more.
+                // Nothing is known any more of the absorbs before the crash.
                 drop(durable);
                 tree = Bminus::open_tried(&world.storage, options, Some(&blob)).unwrap();
                 model = kept;
