@@ -161,7 +161,7 @@ impl<'a> NodeAbsorb<'a> {
     ) -> Result<()> {
         let rest = &mut self.rest;
         let less = |whole: u64, part: u64| {
-            let text = "the totals of a node are less than those of its pages";
+            let text = "a page has more than its node: a write is lost, or a page forged";
             whole.checked_sub(part).ok_or_else(|| Error::corrupt(text))
         };
         rest.totals.entries = less(rest.totals.entries, totals.entries)?;

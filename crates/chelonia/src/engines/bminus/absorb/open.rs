@@ -64,7 +64,9 @@ impl OpenPage {
     pub fn append(&mut self, key: &[u8], payload: &[u8], is_large: bool) -> Result<bool> {
         let count = self.count();
         if count > 0 && self.read()?.key(count - 1)?.as_ref() >= key {
-            return Err(Error::corrupt("the keys of pages are out of order"));
+            return Err(Error::corrupt(
+                "the keys of pages are out of order: a write is lost, or a page forged",
+            ));
         }
         Ok(PageMut::parse(&mut self.page)?.append(key, payload, is_large))
     }

@@ -188,10 +188,14 @@ fn entries(loaded: &Loaded, range: &KeyRange, large: &mut BTreeSet<LargeRef>) ->
         let spans = page.spans(index)?;
         let key = &bytes[spans.key.clone()];
         if !range.contains(key) {
-            return Err(Error::corrupt("a key is in a page that does not have its range"));
+            return Err(Error::corrupt(
+                "a key is beyond the bounds of its page: a write is lost, or a page forged",
+            ));
         }
         if before.is_some_and(|before| before >= key) {
-            return Err(Error::corrupt("the keys of pages are out of order"));
+            return Err(Error::corrupt(
+                "the keys of pages are out of order: a write is lost, or a page forged",
+            ));
         }
         before = Some(key);
         let update = match page.large(index)? {

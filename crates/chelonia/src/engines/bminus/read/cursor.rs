@@ -158,7 +158,9 @@ impl BminusCursor {
             Direction::Descending => before > key,
         });
         if !is_next {
-            return Err(Error::corrupt("the keys of pages are out of order"));
+            return Err(Error::corrupt(
+                "the keys of pages are out of order: a write is lost, or a page forged",
+            ));
         }
         self.large = match spans.is_large {
             true => Some(large_of(&self.page[spans.payload.clone()])?),
