@@ -48,6 +48,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::memory::budget::{Budget, Use};
+use crate::memory::buffers::Buffers;
 use crate::memory::epoch::Epochs;
 use crate::memory::node_clock::NodeClock;
 use crate::runtime::clock::Clock;
@@ -82,6 +83,7 @@ pub struct Storage {
     spare: Mutex<Option<Extent>>,
     quotas: Quotas,
     held_slots: HeldSlots,
+    buffers: Arc<Buffers>,
 }
 
 /// The result of [`Storage::open`].
@@ -212,6 +214,7 @@ impl Storage {
             spare: Mutex::new(None),
             quotas: Quotas::default(),
             held_slots: HeldSlots::new(budget),
+            buffers: Buffers::new(budget),
         });
         Ok(Opened { storage, superblock, catalog })
     }
@@ -233,6 +236,12 @@ impl Storage {
     #[must_use]
     pub fn epochs(&self) -> &Arc<Epochs> {
         &self.epochs
+    }
+
+    /// The buffers for batches of reads and writes.
+    #[must_use]
+    pub fn buffers(&self) -> &Arc<Buffers> {
+        &self.buffers
     }
 
     /// The clock of what engines keep in memory besides cached blocks.
@@ -352,6 +361,7 @@ impl Storage {
         const ROUNDS_MAX: u32 = 1_000;
         let cached = || self.budget.used_by(Use::Cache) + self.budget.used_by(Use::Records);
         self.budget.set_limit(0);
+        self.buffers.clear();
         for _ in 0..ROUNDS_MAX {
             let before = cached();
             self.trim_memory();

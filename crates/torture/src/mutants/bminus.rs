@@ -36,8 +36,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "known-too-long",
         bug: "what was known of a home is believed although its node was changed since",
         file: "pages/homes/region.rs",
-        text: "if known.as_of.0 == 0 || known.as_of < changed {",
-        instead: "if known.as_of.0 == 0 || changed.0 == u64::MAX {",
+        text: "(as_of.0 != 0 && as_of >= changed).then(",
+        instead: "(as_of.0 != 0 && changed.0 != u64::MAX).then(",
     },
     Mutant {
         name: "delta-forgets",

@@ -38,21 +38,13 @@ pub const HOMES_MAX: usize = 16;
 /// Pages of at most this many blocks are read in the cache without a copy.
 const PARTS_MAX: usize = 4;
 
-/// The newest image of a home, for lookups without a lock.
+/// The newest image of a home, for lookups without a lock. Changed under the lock of the places.
 #[derive(Default)]
 struct Head {
-    /// When that was known; 0 while it changes, and before it is known.
+    /// The stamp of the version for which the home is known; 0: it is not known, or just changes.
     as_of: AtomicU64,
     /// The stamp of the image; 0 if there is none.
     stamp: AtomicU64,
-}
-
-/// The knowledge of a home.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    places: Places,
-    /// 0: nothing is known.
-    as_of: Generation,
 }
 
 /// An extent of homes.
@@ -64,7 +56,7 @@ pub struct Region {
     layout: HomeLayout,
     cached: CachedExtent,
     heads: Box<[Head]>,
-    known: Mutex<Box<[Known]>>,
+    places: Mutex<Box<[Places]>>,
 }
 
 impl Region {
@@ -80,7 +72,7 @@ impl Region {
         let sets = if layout.shadow { 2 } else { 1 };
         // Frames have numbers of their own, from the first block of the extent on.
         let frames = u32::try_from(homes).unwrap_or(0) * sets * layout.page_blocks;
-        let cached = storage.rewritable(Extent::new(extent.start.0, frames), generation);
+        let cached = storage.cached(Extent::new(extent.start.0, frames), generation, 0);
         Arc::new(Self {
             extent,
             generation,
@@ -88,7 +80,7 @@ impl Region {
             layout,
             cached,
             heads: (0..homes).map(|_| Head::default()).collect(),
-            known: Mutex::new(vec![Known::default(); homes].into()),
+            places: Mutex::new(vec![Places::default(); homes].into()),
         })
     }
 
@@ -133,11 +125,10 @@ impl Region {
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
         const OWN_BYTES: u64 = 300;
-        let homes = self.homes() * (size_of::<Head>() + size_of::<Known>());
-        // Each frame has a slot and a generation.
+        let homes = self.homes() * (size_of::<Head>() + size_of::<Places>());
         let sets = if self.layout.shadow { 2 } else { 1 };
         let frames = self.homes() as u64 * sets * u64::from(self.layout.page_blocks);
-        OWN_BYTES + homes as u64 + 12 * frames
+        OWN_BYTES + homes as u64 + 4 * frames
     }
 
     /// The stamp of the newest image of `home`, if that is known for a version in which the node
@@ -155,18 +146,20 @@ impl Region {
     /// `changed`. `None`: not known, the home must be read.
     #[must_use]
     pub fn image(&self, home: u8, view: &View, changed: Generation) -> Option<Image> {
-        let known = *self.known.lock().get(usize::from(home))?;
-        if known.as_of.0 == 0 || known.as_of < changed {
-            return None;
-        }
-        known.places.image(view)
+        self.places(home, changed)?.image(view)
     }
 
     /// The places of `home`, if they are known for that version.
     #[must_use]
     pub fn places(&self, home: u8, changed: Generation) -> Option<Places> {
-        let known = *self.known.lock().get(usize::from(home))?;
-        (known.as_of.0 != 0 && known.as_of >= changed).then_some(known.places)
+        let places = self.places.lock();
+        let as_of = self.as_of(home);
+        (as_of.0 != 0 && as_of >= changed).then(|| places.get(usize::from(home)).copied())?
+    }
+
+    fn as_of(&self, home: u8) -> Generation {
+        let head = self.heads.get(usize::from(home));
+        Generation(head.map_or(0, |head| head.as_of.load(Ordering::SeqCst)))
     }
 
     /// Remembers the places of `home`, found by a reader of the version with this view: the images
@@ -174,10 +167,10 @@ impl Region {
     /// know.
     pub fn learn(&self, home: u8, places: Places, view: &View) {
         let places = places.believed(view);
-        let mut all = self.known.lock();
-        let Some(known) = all.get_mut(usize::from(home)) else { return };
-        if known.as_of < view.stamp {
-            *known = Known { places, as_of: view.stamp };
+        let mut all = self.places.lock();
+        let Some(own) = all.get_mut(usize::from(home)) else { return };
+        if self.as_of(home) < view.stamp {
+            *own = places;
             let newest = places.image(view).map(|image| image.stamp);
             self.set_head(home, newest.unwrap_or_default(), view.stamp);
         }
@@ -192,36 +185,35 @@ impl Region {
 
     /// Notes that `place` is about to be written: whatever happens, nobody needs what it had.
     pub fn begin_write(&self, home: u8, place: u8) {
-        if let Some(known) = self.known.lock().get_mut(usize::from(home)) {
-            known.places.set(place, Generation(0));
+        if let Some(own) = self.places.lock().get_mut(usize::from(home)) {
+            own.set(place, Generation(0));
         }
     }
 
     /// Notes that a home that no version needs is about to get its first image: the places of an
     /// older use of it do not matter.
     pub fn begin_use(&self, home: u8, newest: &View) {
-        let mut all = self.known.lock();
-        let Some(known) = all.get_mut(usize::from(home)) else { return };
-        *known = Known { places: Places::default(), as_of: newest.stamp.max(known.as_of) };
-        self.set_head(home, Generation(0), known.as_of);
+        let mut all = self.places.lock();
+        let Some(own) = all.get_mut(usize::from(home)) else { return };
+        *own = Places::default();
+        self.set_head(home, Generation(0), newest.stamp.max(self.as_of(home)));
     }
 
     /// Records the new image in `place`, written by the absorb with this stamp, which succeeded.
     pub fn record(&self, home: u8, place: u8, stamp: Generation) {
-        let mut all = self.known.lock();
-        let Some(known) = all.get_mut(usize::from(home)) else { return };
-        known.places.set(place, stamp);
-        known.as_of = stamp;
+        let mut all = self.places.lock();
+        let Some(own) = all.get_mut(usize::from(home)) else { return };
+        own.set(place, stamp);
         self.set_head(home, stamp, stamp);
     }
 
     /// Records for all homes that are known for a version in which the node was last changed at
     /// `changed` that the absorb with this stamp has left the others as they are.
     pub fn carry_over(&self, changed: Generation, stamp: Generation) {
-        let mut all = self.known.lock();
-        for (known, head) in all.iter_mut().zip(&self.heads) {
-            if known.as_of.0 != 0 && known.as_of >= changed && known.as_of < stamp {
-                known.as_of = stamp;
+        let _places = self.places.lock();
+        for head in &self.heads {
+            let as_of = head.as_of.load(Ordering::SeqCst);
+            if as_of != 0 && as_of >= changed.0 && as_of < stamp.0 {
                 head.as_of.store(stamp.0, Ordering::SeqCst);
             }
         }
@@ -325,7 +317,7 @@ impl Region {
         let heat = self.cached.heat(frames.start)?;
         page.clear();
         for frame in frames {
-            let block = self.cached.peek(frame, guard)?;
+            let block = self.cached.peek_sealed(frame, stamp, guard)?;
             if stamp_of(&block) != stamp {
                 return None;
             }
@@ -345,7 +337,7 @@ impl Region {
         let heat = heat.into();
         let guard = storage.epochs().pin();
         // One thread at a time: frames of two images are not mixed.
-        let _known = self.known.lock();
+        let _places = self.places.lock();
         if self.set_with(home, stamp, &guard).is_some() {
             return;
         }
@@ -361,7 +353,6 @@ impl Region {
             let number = BlockNo(self.extent.start.0 + u64::from(frame));
             seal(&mut block, storage.salt(), stamp, number);
             self.cached.forget(frame);
-            self.cached.set_generation(frame, stamp);
             self.cached.insert(frame, &block, heat, &guard);
         }
     }

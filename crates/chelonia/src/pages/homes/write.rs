@@ -6,18 +6,14 @@ use super::{PART_BYTES, PART_START};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::BLOCK_BYTES;
-use crate::memory::budget::Use;
-use crate::memory::slab::OwnedPages;
+use crate::memory::buffers::Buffer;
 use crate::storage::Storage;
 use crate::storage::block::BlockKind;
 use crate::storage::data_file::BlockWrite;
 
-/// Bytes that are collected before they are written.
-const BATCH_BYTES: usize = 256 << 10;
-
 /// Images that wait to be written.
 pub struct Writes {
-    memory: OwnedPages,
+    memory: Buffer,
     used: usize,
     /// First block, stamp and blocks of each.
     waiting: Vec<(BlockNo, Generation, usize)>,
@@ -27,8 +23,7 @@ pub struct Writes {
 impl Writes {
     /// Creates an empty list.
     pub fn new(storage: &Storage) -> Result<Self> {
-        let memory = OwnedPages::take(BATCH_BYTES, storage.budget(), Use::Work);
-        let memory = memory.ok_or_else(Error::out_of_memory)?;
+        let memory = storage.buffers().take()?;
         Ok(Self { memory, used: 0, waiting: Vec::new(), blocks_written: 0 })
     }
 
@@ -44,13 +39,13 @@ impl Writes {
         (first, stamp): (BlockNo, Generation),
         blocks: usize,
     ) -> Result<&mut [u8]> {
-        if self.used + blocks * BLOCK_BYTES > self.memory.bytes().len() {
+        if self.used + blocks * BLOCK_BYTES > self.memory.len() {
             self.flush(storage)?;
         }
         let start = self.used;
         self.used += blocks * BLOCK_BYTES;
         self.waiting.push((first, stamp, blocks));
-        let space = self.memory.bytes_mut().get_mut(start..self.used);
+        let space = self.memory.get_mut(start..self.used);
         space.ok_or_else(|| Error::internal("a page is larger than the buffer of writes"))
     }
 
@@ -94,7 +89,7 @@ impl Writes {
 
     /// Writes what waits.
     pub fn flush(&mut self, storage: &Storage) -> Result<()> {
-        let mut rest = &mut self.memory.bytes_mut()[..self.used];
+        let mut rest = &mut self.memory[..self.used];
         let mut writes = Vec::with_capacity(self.waiting.len());
         for (first, generation, blocks) in self.waiting.drain(..) {
             let (own, behind) = rest.split_at_mut(blocks * BLOCK_BYTES);

@@ -153,10 +153,21 @@ impl CachedExtent {
     /// get a new checksum.
     #[must_use]
     pub fn peek<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
+        self.peek_sealed(index, self.generation_of(index), guard)
+    }
+
+    /// [`CachedExtent::peek`] for a block that is in the cache only, sealed with `generation` by
+    /// the caller.
+    #[must_use]
+    pub fn peek_sealed<'g>(
+        &'g self,
+        index: u32,
+        generation: Generation,
+        guard: &'g Guard,
+    ) -> Option<CachedBlock<'g>> {
         let block = self.blocks.at_address(index, guard, Frames::address)?;
         let number = self.number(index).ok()?;
-        let verified = self.cache().file.verify(number, self.generation_of(index), &block);
-        verified.is_ok().then_some(block)
+        self.cache().file.verify(number, generation, &block).is_ok().then_some(block)
     }
 
     /// Whether block `index` is cached, and for how long. Does not count as a use.

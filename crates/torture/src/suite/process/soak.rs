@@ -221,7 +221,12 @@ impl Life {
         let report = self.database.verify()?;
         assert!(report.is_clean(), "{:?}", report.findings);
         let model = 4 * KEYS as u64;
-        let allowed = MEMORY + MEMORY / 20 + SLACK_BYTES + model;
+        // Nodes of `bminus` come and go in many small allocations, and leave holes.
+        let holes = match self.keyspace.engine_options().kind() {
+            EngineKind::Bminus => 3_000_000,
+            _ => 0,
+        };
+        let allowed = MEMORY + MEMORY / 20 + SLACK_BYTES + model + holes;
         let peak = peak_resident_bytes();
         assert!(peak <= allowed, "{peak} bytes were resident, {allowed} are allowed");
         self.database.clone().close()?;
@@ -330,7 +335,13 @@ impl Life {
         let live = live.sum::<usize>() as u64;
         let disk = self.database.stats().disk;
         let allocated = disk.data_allocated_bytes;
-        assert!(allocated <= 2 * live, "{allocated} bytes on disk for {live} live bytes");
+        // A home of `bminus` has three times the size of its page, which is half full at least; and
+        // a third of the homes may be unused.
+        let times = match self.keyspace.engine_options().kind() {
+            EngineKind::Bminus => 7,
+            _ => 2,
+        };
+        assert!(allocated <= times * live, "{allocated} bytes on disk for {live} live bytes");
         Ok(())
     }
 }

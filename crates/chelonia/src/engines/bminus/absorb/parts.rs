@@ -30,6 +30,25 @@ pub(super) struct Part {
     pub facts: Facts,
 }
 
+impl Part {
+    /// Writes the node.
+    fn write(self, context: &Context<'_>) -> Result<Listed> {
+        let Self { first, entries, facts } = self;
+        let mut regions: Vec<Arc<Region>> = Vec::new();
+        let mut pages = Vec::with_capacity(entries.len());
+        let mut places: BTreeMap<BlockNo, u16> = BTreeMap::new();
+        for Entry { first, region, home, .. } in entries {
+            let next = u16::try_from(regions.len()).unwrap_or(u16::MAX);
+            let place = *places.entry(region.owned().extent.start).or_insert_with(|| {
+                regions.push(region);
+                next
+            });
+            pages.push(PageRef { first, region: place, home });
+        }
+        context.output.write_node(context.stamp, first, pages, regions, facts)
+    }
+}
+
 /// The result of the absorb of a node.
 pub(super) struct Finished {
     pub after: After,
@@ -45,7 +64,15 @@ pub(super) enum After {
     /// The node stays; its pages were updated in their homes.
     Kept(Listed),
     /// New nodes.
-    Parts(Vec<Part>),
+    New(Vec<NewNode>),
+}
+
+/// A new node.
+pub(super) enum NewNode {
+    /// It is written: lists of all pages of many nodes would take much memory.
+    Written(Listed),
+    /// It is small, and may be joined with a neighbor.
+    Small(Part),
 }
 
 impl NodeAbsorb<'_> {
@@ -73,7 +100,13 @@ impl NodeAbsorb<'_> {
         self.gather_homes(gather)?;
         let parts = self.divide_node()?;
         let has_freed = self.homes.free_empty();
-        self.end(After::Parts(parts), carried, has_freed)
+        let small = self.context.config.node_pages / SMALL_PART;
+        let new = parts.into_iter().map(|part| match part.entries.len() < small {
+            true => Ok(NewNode::Small(part)),
+            false => part.write(self.context).map(NewNode::Written),
+        });
+        let new: Result<Vec<NewNode>> = new.collect();
+        self.end(After::New(new?), carried, has_freed)
     }
 
     /// Writes what waits, and leaves the buffer to the next node.
@@ -295,10 +328,13 @@ impl<'a> NextNodes<'a> {
     pub fn change(&mut self, before: Option<&Listed>, after: After) -> Result<()> {
         match after {
             After::Kept(listed) => self.keep(&listed),
-            After::Parts(parts) => {
+            After::New(new) => {
                 let before = before.and_then(|before| before.slot.reference());
                 self.context.output.lose(before.map(owned_node));
-                parts.into_iter().try_for_each(|part| self.add(part))
+                new.into_iter().try_for_each(|node| match node {
+                    NewNode::Written(listed) => self.keep(&listed),
+                    NewNode::Small(part) => self.add(part),
+                })
             }
         }
     }
@@ -345,21 +381,9 @@ impl<'a> NextNodes<'a> {
 
     /// Writes the open node.
     fn close(&mut self) -> Result<()> {
-        let Some(Part { first, entries, facts }) = self.open.take() else { return Ok(()) };
-        let mut regions: Vec<Arc<Region>> = Vec::new();
-        let mut pages = Vec::with_capacity(entries.len());
-        let mut places: BTreeMap<BlockNo, u16> = BTreeMap::new();
-        for Entry { first, region, home, .. } in entries {
-            let next = u16::try_from(regions.len()).unwrap_or(u16::MAX);
-            let place = *places.entry(region.owned().extent.start).or_insert_with(|| {
-                regions.push(region);
-                next
-            });
-            pages.push(PageRef { first, region: place, home });
+        if let Some(part) = self.open.take() {
+            self.nodes.push(part.write(self.context)?);
         }
-        let stamp = self.context.stamp;
-        let listed = self.context.output.write_node(stamp, first, pages, regions, facts)?;
-        self.nodes.push(listed);
         Ok(())
     }
 

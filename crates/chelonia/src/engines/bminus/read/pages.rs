@@ -10,14 +10,15 @@ use crate::engines::bminus::counters::Counters;
 use crate::engines::bminus::node::{Facts, Node};
 use crate::engines::bminus::version::BminusVersion;
 use crate::memory::budget::Use;
+use crate::memory::buffers::BUFFER_BYTES;
 use crate::pages::homes::{HeldStamps, HomeRead, View, Wanted, read_bytes, read_homes, sum_of};
 use crate::storage::Storage;
 use crate::storage::cache::{Heat, Priority};
 use crate::storage::io::AlignedBuffer;
 use crate::structure::events;
 
-/// Bytes that are read together, unless a single page takes more.
-const BATCH_BYTES: usize = 96 << 10;
+/// Pages that take at most this many bytes are read into small buffers.
+const SMALL_BYTES: usize = 32 << 10;
 
 /// How pages are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +80,7 @@ impl<'n> NodePages<'n> {
             let mut bytes = 0;
             let fits = |wanted: &&Wanted<'_>| {
                 bytes += read_bytes(wanted);
-                bytes <= BATCH_BYTES
+                bytes <= BUFFER_BYTES
             };
             let count = wanted.iter().take_while(fits).count().max(1);
             for (at, read) in rest.iter().zip(self.read(&wanted[..count])?) {
@@ -108,12 +109,14 @@ impl<'n> NodePages<'n> {
 
     fn read(&self, wanted: &[Wanted<'_>]) -> Result<Vec<Result<HomeRead>>> {
         let bytes: usize = wanted.iter().map(read_bytes).sum();
-        let _charge = self.storage.budget().charge(Use::Work, bytes as u64);
-        let mut buffer = AlignedBuffer::new(bytes.max(BLOCK_BYTES));
         let searched = wanted.iter().filter(|wanted| wanted.image.is_none()).count();
         events::add(&self.counters.found, searched as u64);
         events::add(&self.counters.read_bytes, bytes as u64);
-        read_homes(self.storage, wanted, &mut buffer)
+        if (SMALL_BYTES + 1..=BUFFER_BYTES).contains(&bytes) {
+            return read_homes(self.storage, wanted, &mut self.storage.buffers().take()?);
+        }
+        let _charge = self.storage.budget().charge(Use::Work, bytes as u64);
+        read_homes(self.storage, wanted, &mut AlignedBuffer::new(bytes.max(BLOCK_BYTES)))
     }
 
     /// The cached page.
