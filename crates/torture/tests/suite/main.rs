@@ -136,6 +136,8 @@ fn histories_agree_with_a_map_under_all_settings_and_reach_every_case() {
         "tables_stuck",
         "merges_within_level0",
         "sweeps_stuck",
+        "node_joins",
+        "node_splits",
         "suspects_settled",
         "nodes_cleared",
     ];
