@@ -49,10 +49,10 @@ fn options_and_pages_of_bminus_are_shown() {
     place.print("put", &["key", "value", "-k", "pages", "--engine", "bminus"]);
     place.print("checkpoint", &[]);
     let dump = place.print("dump", &[]);
-    for shown in ["bminus", "page_bytes", "segment_bytes", "delta_bytes", "shadow"] {
+    for shown in ["bminus", "page bytes", "segment bytes", "delta bytes", "shadow"] {
         assert!(dump.contains(shown), "{shown}: {dump}");
     }
-    assert!(place.print("stats", &[]).contains("pages written"));
+    assert!(place.print("stats", &[]).contains("bminus"));
     assert_eq!(place.print("get", &["key", "-k", "pages"]).trim_end(), "value");
     let asked = place.run("tune", &["-k", "pages", "--space-percent", "130"]);
     fails(&asked, 2, "engine bminus has no option space_percent");
