@@ -44,6 +44,9 @@ const REFILLED_PERCENT: u64 = 90;
 /// entries will in pages, and how many there are when the device is full differs.
 const REFILLED_PERCENT_STAGED: u64 = 75;
 
+/// Number of further attempts to fill the device again.
+const REFILLS_MAX: u32 = 3;
+
 /// After one write in this many, and after each that is refused, the last places written are read.
 const LOOK_ONE_IN: u64 = 32;
 
@@ -208,13 +211,22 @@ impl Life {
         self.check();
         self.database().checkpoint().unwrap();
         assert_eq!(unreachable_blocks(self.database()).unwrap(), 0, "space is leaked");
-        let again = self.fill();
-        self.tally.add("bytes that fitted in", fitted);
-        self.tally.add("bytes that fitted in again", again);
         let percent = match self.engine {
             EngineKind::Treeline => REFILLED_PERCENT_STAGED,
             _ => REFILLED_PERCENT,
         };
+        let mut again = self.fill();
+        for _ in 0..REFILLS_MAX {
+            if again >= fitted / 100 * percent {
+                break;
+            }
+            // Where threads were in their merges decides when a put is refused; once they have
+            // ended, there is space again.
+            self.database().checkpoint().unwrap();
+            again += self.fill();
+        }
+        self.tally.add("bytes that fitted in", fitted);
+        self.tally.add("bytes that fitted in again", again);
         assert!(
             again >= fitted / 100 * percent,
             "{fitted} bytes fitted in at first, {again} after all was deleted: {:?}",
