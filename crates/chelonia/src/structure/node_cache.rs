@@ -12,7 +12,8 @@
 //!
 //! Readers access a node in memory under an epoch guard, without a lock or a reference count; an
 //! evicted node is freed when all guards of that time have ended. An absorb, which takes long,
-//! keeps an `Arc` instead.
+//! keeps an `Arc` instead. It leaves absent nodes absent if memory is short: an absorb that goes
+//! through all nodes would push out those that reads need.
 //!
 //! Invariants:
 //! 1. A slot's node never changes: a reloaded node is equal.
@@ -127,6 +128,20 @@ impl<N: Structure> NodeCache<N> {
         slot
     }
 
+    /// As [`NodeCache::admit`]; the node is absent if another one would have to leave for it.
+    pub fn admit_beside(&self, reference: NodeRef, about: N::About, node: N) -> Arc<Slot<N>> {
+        let slot = self.slot(Some(reference), about);
+        if self.has_space_for(&node) {
+            self.keep(&slot, node, &self.storage.epochs().pin());
+        }
+        slot
+    }
+
+    fn has_space_for(&self, node: &N) -> bool {
+        let node_clock = self.storage.node_clock();
+        node_clock.bytes() + node.footprint_bytes() <= node_clock.share()
+    }
+
     /// The node of `slot`, if it is in memory.
     #[inline]
     pub fn in_memory<'g>(&self, slot: &'g Arc<Slot<N>>, guard: &'g Guard) -> Option<&'g Arc<N>> {
@@ -146,18 +161,35 @@ impl<N: Structure> NodeCache<N> {
     pub fn load_owned(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
         match self.in_memory_owned(slot) {
             Some(node) => Ok(node),
-            None => self.load_absent(slot),
+            None => self.load_absent(slot, false),
+        }
+    }
+
+    /// As [`NodeCache::load_owned`], for a caller that goes through many nodes: those that were
+    /// absent do not push out others, which are used more often.
+    pub fn load_once(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
+        match slot.peek(&self.storage.epochs().pin()).map(Arc::clone) {
+            Some(node) => Ok(node),
+            None => self.load_absent(slot, true),
         }
     }
 
     #[cold]
-    fn load_absent(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
-        let node = match slot.reference {
+    fn load_absent(&self, slot: &Arc<Slot<N>>, is_for_once: bool) -> Result<Arc<N>> {
+        let mut node = match slot.reference {
             None => N::empty(slot.about),
             Some(reference) => self.read(reference, slot.about)?,
         };
         self.moves.loaded.fetch_add(1, Ordering::Relaxed);
+        if is_for_once && !self.has_space_for(&node) {
+            node.keep(self.charge_for(&node));
+            return Ok(Arc::new(node));
+        }
         Ok(Arc::clone(self.keep(slot, node, &self.storage.epochs().pin())))
+    }
+
+    fn charge_for(&self, node: &N) -> Charge {
+        self.storage.budget().charge(Use::Metadata, node.heap_bytes())
     }
 
     /// Reads and decodes a node without caching it.
@@ -170,7 +202,7 @@ impl<N: Structure> NodeCache<N> {
     /// Keeps `node` in `slot`, unless another thread did so first.
     fn keep<'g>(&self, slot: &'g Arc<Slot<N>>, mut node: N, guard: &'g Guard) -> &'g Arc<N> {
         let footprint = node.footprint_bytes();
-        node.keep(self.storage.budget().charge(Use::Metadata, node.heap_bytes()));
+        node.keep(self.charge_for(&node));
         let (kept, mine) = slot.node.put(Arc::new(node), guard);
         if mine {
             slot.bytes.store(footprint, Ordering::Relaxed);

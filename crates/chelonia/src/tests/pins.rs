@@ -82,9 +82,7 @@ fn snapshots_share_unchanged_versions_and_are_charged() {
         // The view, the engine's newest and the durable root are one version, or two.
         assert!(written.core.lifetimes.held() <= 2);
         let left = charged(&database).saturating_sub(before);
-        // The charge of nodes of `bminus` includes holes of the allocator.
-        let most = if engine == EngineKind::Bminus { 300_000 } else { 200_000 };
-        assert!(left < most, "{engine:?}: {left} bytes stay");
+        assert!(left < 200_000, "{engine:?}: {left} bytes stay");
     }
 }
 

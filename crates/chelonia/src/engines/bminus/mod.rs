@@ -160,7 +160,7 @@ impl Engine for Bminus {
 
     fn space_times(&self, budget: WriteBudget) -> u64 {
         let layout = self.config().usual();
-        let home = u64::from(layout.home_blocks() / layout.page_blocks.max(1));
+        let home = u64::from(layout.home_blocks().div_ceil(layout.page_blocks.max(1)));
         match budget {
             // Pages that were divided are half full, and some homes are spare.
             WriteBudget::Usual => 2 * home + 1,

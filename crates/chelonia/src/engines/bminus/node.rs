@@ -89,7 +89,7 @@ impl Node {
         self.regions.iter().map(|region| region.homes()).sum()
     }
 
-    /// Approximate heap bytes, with those that an allocator loses.
+    /// Approximate heap bytes.
     pub fn heap_bytes(&self) -> u64 {
         let mut bytes = size_of::<Self>();
         let mut before = None;
@@ -98,8 +98,7 @@ impl Node {
             before = Some(&page.first);
         }
         let regions: u64 = self.regions.iter().map(|region| region.heap_bytes()).sum();
-        // Nodes have many small allocations, between which an allocator keeps holes.
-        (bytes as u64 + regions) * 2
+        bytes as u64 + regions
     }
 }
 

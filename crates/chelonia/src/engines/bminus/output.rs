@@ -17,13 +17,6 @@ use crate::storage::Storage;
 use crate::storage::quota::Quota;
 use crate::structure::{NodeRef, SharedKey, events};
 
-/// An image of a page that was written.
-pub(super) struct Written {
-    pub region: Arc<Region>,
-    pub home: u8,
-    pub place: u8,
-}
-
 /// Output of one absorb.
 pub(super) struct Output<'t> {
     pub node_cache: &'t NodeCache,
@@ -108,10 +101,11 @@ impl<'t> Output<'t> {
         Ok(reference)
     }
 
-    /// Writes a node of these pages, which begins at `first`.
+    /// Writes a node of these pages, which begins at `first`. It is in memory afterwards if there
+    /// is space, or if it `is_hot`: nodes that it replaces were in memory.
     pub fn write_node(
         &self,
-        stamp: Generation,
+        (stamp, is_hot): (Generation, bool),
         first: SharedKey,
         pages: Vec<PageRef>,
         regions: Vec<Arc<Region>>,
@@ -122,7 +116,10 @@ impl<'t> Output<'t> {
         let pages = u32::try_from(node.pages.len()).unwrap_or(u32::MAX);
         let facts = Facts { pages, homes, ..facts };
         let reference = self.write_node_bytes(&codec::encode_node(&node))?;
-        let slot = self.node_cache.admit(Some(reference), (), node);
+        let slot = match is_hot {
+            true => self.node_cache.admit(Some(reference), (), node),
+            false => self.node_cache.admit_beside(reference, (), node),
+        };
         Ok(Listed { first, slot, facts })
     }
 }

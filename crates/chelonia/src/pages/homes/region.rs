@@ -121,6 +121,12 @@ impl Region {
         BlockNo(self.extent.start.0 + u64::from(home) * u64::from(self.layout.home_blocks()))
     }
 
+    /// The place of a home in the data file, in bytes.
+    #[must_use]
+    pub fn offset_of(&self, home: u8) -> u64 {
+        Extent::new(self.number_of(home).0, 1).offset()
+    }
+
     /// Memory in bytes, without cached blocks.
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {

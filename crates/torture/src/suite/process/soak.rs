@@ -221,12 +221,7 @@ impl Life {
         let report = self.database.verify()?;
         assert!(report.is_clean(), "{:?}", report.findings);
         let model = 4 * KEYS as u64;
-        // Nodes of `bminus` come and go in many small allocations, and leave holes.
-        let holes = match self.keyspace.engine_options().kind() {
-            EngineKind::Bminus => 3_000_000,
-            _ => 0,
-        };
-        let allowed = MEMORY + MEMORY / 20 + SLACK_BYTES + model + holes;
+        let allowed = MEMORY + MEMORY / 20 + SLACK_BYTES + model;
         let peak = peak_resident_bytes();
         assert!(peak <= allowed, "{peak} bytes were resident, {allowed} are allowed");
         self.database.clone().close()?;

@@ -73,7 +73,7 @@ impl Bminus {
         }
         let directory = &version.parts.directory;
         let Some(place) = directory.node_of(&clearing.next) else { return Ok(None) };
-        let node = self.shared.node_cache.load_owned(&directory.nodes[place].slot)?;
+        let node = self.shared.node_cache.load_once(&directory.nodes[place].slot)?;
         for region in &node.regions {
             clear_dead(self.storage(), region, &version.parts.view)?;
         }

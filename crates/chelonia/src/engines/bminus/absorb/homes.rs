@@ -71,20 +71,8 @@ impl<'a> Homes<'a> {
 
     /// A home for a page; `more` pages are expected to need one.
     pub fn take(&mut self, layout: HomeLayout, more: usize) -> Result<(Arc<Region>, u8)> {
-        self.take_except(layout, more, None)
-    }
-
-    fn take_except(
-        &mut self,
-        layout: HomeLayout,
-        more: usize,
-        except: Option<usize>,
-    ) -> Result<(Arc<Region>, u8)> {
-        let is_free = |(index, region): (usize, &RegionHomes)| {
-            (region.free != 0 && region.region.layout() == layout && except != Some(index))
-                .then_some(index)
-        };
-        let index = match self.regions.iter().enumerate().find_map(is_free) {
+        let has_one = |own: &RegionHomes| own.free != 0 && own.region.layout() == layout;
+        let index = match self.regions.iter().position(has_one) {
             Some(index) => index,
             None => self.allocate(layout, more)?,
         };

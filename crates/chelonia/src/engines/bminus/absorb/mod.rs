@@ -12,12 +12,14 @@
 //! | `merged` | the records of a page and updates, in order |
 //! | `write` | pages to their homes |
 //! | `homes` | homes of a node that are used and free |
+//! | `learned` | knowledge of homes that takes effect at the end |
 //! | `parts` | what a node becomes, and the nodes of the next version |
 //! | `reclaim` | freeing space on a nearly full device |
 //! | `clear` | overwriting what failed absorbs have left |
 
 pub mod clear;
 mod homes;
+mod learned;
 mod merged;
 mod node;
 mod open;
@@ -25,11 +27,12 @@ mod parts;
 mod reclaim;
 mod write;
 
+use self::learned::Learned;
 use self::node::NodeAbsorb;
 use self::parts::{Finished, NextNodes};
 use super::config::BminusConfig;
 use super::node::{Directory, Listed, Node};
-use super::output::{Ledger, Output, Written, owned_node};
+use super::output::{Ledger, Output, owned_node};
 use super::read::pages::{Loaded, NodePages};
 use super::version::{BminusVersion, Parts};
 use super::{Bminus, Shared};
@@ -74,6 +77,11 @@ impl<'a> Context<'a> {
     fn writes(&self) -> Result<Writes> {
         let spare = self.spare.lock().pop();
         spare.map_or_else(|| Writes::new(self.output.storage()), Ok)
+    }
+
+    /// True if a node of the newest version is in memory, for readers.
+    fn is_hot(&self, listed: &Listed) -> bool {
+        listed.slot.peek(&self.output.storage().epochs().pin()).is_some()
     }
 
     /// The pages of a node of the newest version.
@@ -138,7 +146,7 @@ impl Bminus {
                 let Task { node, first, ranks } = &tasks[index];
                 let listed = node.map(|place| &version.parts.directory.nodes[place]);
                 let node = match listed {
-                    Some(listed) => Some(context.output.node_cache.load_owned(&listed.slot)?),
+                    Some(listed) => Some(context.output.node_cache.load_once(&listed.slot)?),
                     None => None,
                 };
                 let before = listed.zip(node.as_deref());
@@ -227,15 +235,10 @@ impl Bminus {
 
     /// Makes the next version the newest one.
     fn publish(&self, version: &BminusVersion, next: NextVersion, ledger: Ledger) -> Absorbed {
-        let NextVersion { parts, place, written, carried } = next;
+        let NextVersion { parts, place, learned } = next;
         let Ledger { gained, lost } = ledger;
         let stamp = parts.view.stamp;
-        for image in written {
-            image.region.record(image.home, image.place, stamp);
-        }
-        for (regions, changed) in carried {
-            regions.iter().for_each(|region| region.carry_over(changed, stamp));
-        }
+        learned.record(stamp);
         let blocks = |extents: &[OwnedExtent]| -> u64 {
             extents.iter().map(|owned| u64::from(owned.extent.blocks)).sum()
         };
@@ -257,7 +260,7 @@ impl Bminus {
     ) -> Result<NextVersion> {
         let mut next = NextNodes::new(context);
         let nodes = &version.parts.directory.nodes;
-        let (mut written, mut carried) = (Vec::new(), Vec::new());
+        let mut learned = Learned::default();
         let mut done = 0;
         for (place, finished) in finished {
             if let Some(place) = place {
@@ -265,11 +268,10 @@ impl Bminus {
                 done = place + 1;
             }
             next.change(place.map(|place| &nodes[place]), finished.after)?;
-            written.extend(finished.written);
-            carried.extend(finished.carried);
+            learned.append(finished.learned);
         }
         nodes[done..].iter().try_for_each(|listed| next.keep(listed))?;
-        carried.append(&mut next.carried);
+        learned.append(std::mem::take(&mut next.learned));
         if next.has_joined {
             self.clearing.lock().restart();
         }
@@ -284,7 +286,7 @@ impl Bminus {
         view.stamp = context.stamp;
         let parts = Parts { view, directory };
         let place = self.write_directory(version, context.output, &parts)?;
-        Ok(NextVersion { parts, place, written, carried })
+        Ok(NextVersion { parts, place, learned })
     }
 
     /// Publishes a version with these parts, of which only the dead stamps differ.
@@ -298,8 +300,7 @@ impl Bminus {
         let output = Output::new(node_cache, counters, work.quota);
         match self.write_directory(version, &output, &parts) {
             Ok(place) => {
-                let (written, carried) = (Vec::new(), Vec::new());
-                let next = NextVersion { parts, place, written, carried };
+                let next = NextVersion { parts, place, learned: Learned::default() };
                 Ok(self.publish(version, next, output.into_ledger()))
             }
             Err(error) => {
@@ -328,6 +329,5 @@ impl Bminus {
 struct NextVersion {
     parts: Parts,
     place: Option<NodeRef>,
-    written: Vec<Written>,
-    carried: Vec<(Vec<Arc<Region>>, Generation)>,
+    learned: Learned,
 }

@@ -11,6 +11,7 @@
 //! a page goes to the next ones, until there is space for it.
 
 use super::homes::Homes;
+use super::learned::Learned;
 use super::merged::Merged;
 use super::open::{HomeAt, OpenPage};
 use super::{Context, PACKED_PERCENT, sum_of_home};
@@ -20,7 +21,6 @@ use crate::base::keys::separator;
 use crate::base::stream::SortedUpdates;
 use crate::engine::OwnedExtent;
 use crate::engines::bminus::node::{Facts, Listed, Node};
-use crate::engines::bminus::output::Written;
 use crate::engines::bminus::read::pages::{Loaded, NodePages, Reading};
 use crate::pages::homes::slotted::{blocks_for, page_bytes, taken_bytes};
 use crate::pages::homes::{Changed, Image, Page, PageBytes, PageMut, Region, Writes};
@@ -54,7 +54,7 @@ pub(super) struct NodeAbsorb<'a> {
     pub entries: Vec<Entry>,
     /// Images written by this absorb, by the first block of the home.
     pub images: BTreeMap<BlockNo, Image>,
-    pub written: Vec<Written>,
+    pub learned: Learned,
     /// The least key that belongs to the node.
     pub first: SharedKey,
     open: Option<OpenPage>,
@@ -91,7 +91,7 @@ impl<'a> NodeAbsorb<'a> {
             writes: context.writes()?,
             entries: Vec::new(),
             images: BTreeMap::new(),
-            written: Vec::new(),
+            learned: Learned::default(),
             first,
             open: None,
             scratch: Vec::new(),

@@ -1,5 +1,6 @@
 //! The nodes that an absorb makes of one node, and the nodes of the next version.
 
+use super::learned::Learned;
 use super::node::{Entry, NodeAbsorb, Rest};
 use super::{Context, sum_of_home};
 use crate::base::error::{ErrorKind, Result};
@@ -7,7 +8,7 @@ use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::engines::bminus::codec::PAGES_MAX;
 use crate::engines::bminus::node::{Facts, Listed, Node, PageRef};
-use crate::engines::bminus::output::{Written, owned_node};
+use crate::engines::bminus::output::owned_node;
 use crate::pages::homes::{HOMES_MAX, Page, PageBytes, Region};
 use crate::run::Totals;
 use crate::runtime::sync::Arc;
@@ -28,12 +29,14 @@ pub(super) struct Part {
     pub first: SharedKey,
     pub entries: Vec<Entry>,
     pub facts: Facts,
+    /// True if a node that had its pages was in memory.
+    pub is_hot: bool,
 }
 
 impl Part {
     /// Writes the node.
     fn write(self, context: &Context<'_>) -> Result<Listed> {
-        let Self { first, entries, facts } = self;
+        let Self { first, entries, facts, is_hot } = self;
         let mut regions: Vec<Arc<Region>> = Vec::new();
         let mut pages = Vec::with_capacity(entries.len());
         let mut places: BTreeMap<BlockNo, u16> = BTreeMap::new();
@@ -45,16 +48,14 @@ impl Part {
             });
             pages.push(PageRef { first, region: place, home });
         }
-        context.output.write_node(context.stamp, first, pages, regions, facts)
+        context.output.write_node((context.stamp, is_hot), first, pages, regions, facts)
     }
 }
 
 /// The result of the absorb of a node.
 pub(super) struct Finished {
     pub after: After,
-    pub written: Vec<Written>,
-    /// Regions of the node as it was, and when it was changed.
-    pub carried: Option<(Vec<Arc<Region>>, Generation)>,
+    pub learned: Learned,
     /// True if regions became empty.
     pub has_freed: bool,
 }
@@ -88,14 +89,15 @@ impl NodeAbsorb<'_> {
                         && (page == 0 || node.pages[page].first == entry.first)
                 })
         });
-        let carried =
-            self.before.map(|(listed, node)| (node.regions.clone(), listed.facts.changed));
+        if let Some((listed, node)) = self.before {
+            self.learned.carry(&node.regions, listed.facts.changed);
+        }
         if is_kept
             && !gather
             && let Some((listed, _)) = self.before
         {
             let facts = Facts { changed: stamp, ..self.facts(listed.facts) };
-            return self.end(After::Kept(Listed { facts, ..listed.clone() }), carried, false);
+            return self.end(After::Kept(Listed { facts, ..listed.clone() }), false);
         }
         self.gather_homes(gather)?;
         let parts = self.divide_node()?;
@@ -106,21 +108,16 @@ impl NodeAbsorb<'_> {
             false => part.write(self.context).map(NewNode::Written),
         });
         let new: Result<Vec<NewNode>> = new.collect();
-        self.end(After::New(new?), carried, has_freed)
+        self.end(After::New(new?), has_freed)
     }
 
     /// Writes what waits, and leaves the buffer to the next node.
-    fn end(
-        mut self,
-        after: After,
-        carried: Option<(Vec<Arc<Region>>, Generation)>,
-        has_freed: bool,
-    ) -> Result<Finished> {
+    fn end(mut self, after: After, has_freed: bool) -> Result<Finished> {
         self.writes.flush(self.context.output.storage())?;
         let bytes = self.writes.take_count() * BLOCK_BYTES_U64;
         events::add(&self.context.output.counters.data_bytes, bytes);
         self.context.spare.lock().push(self.writes);
-        Ok(Finished { after, written: self.written, carried, has_freed })
+        Ok(Finished { after, learned: self.learned, has_freed })
     }
 
     /// The facts of all entries: those that are known, and the rest.
@@ -159,6 +156,7 @@ impl NodeAbsorb<'_> {
         if total == 0 {
             return Ok(Vec::new());
         }
+        let is_hot = self.before.is_some_and(|(listed, _)| self.context.is_hot(listed));
         let none = Facts {
             totals: Totals::default(),
             pages: 0,
@@ -179,20 +177,21 @@ impl NodeAbsorb<'_> {
         };
         if borders.is_empty() {
             let (facts, first) = (self.facts(none), self.first.clone());
-            return Ok(vec![Part { first, entries: std::mem::take(&mut self.entries), facts }]);
+            let entries = std::mem::take(&mut self.entries);
+            return Ok(vec![Part { first, entries, facts, is_hot }]);
         }
         events::add(&self.context.output.counters.node_splits, borders.len() as u64);
-        let mut entries = std::mem::take(&mut self.entries);
+        let mut rest = std::mem::take(&mut self.entries);
         let mut parts = Vec::with_capacity(borders.len() + 1);
+        let part_of = |first: SharedKey, entries: Vec<Entry>| {
+            let facts = facts_of(&entries, none);
+            Part { first, entries, facts, is_hot }
+        };
         for border in borders.into_iter().rev() {
-            let own = entries.split_off(border);
-            parts.push(Part {
-                first: own[0].first.clone(),
-                facts: facts_of(&own, none),
-                entries: own,
-            });
+            let entries = rest.split_off(border);
+            parts.push(part_of(entries[0].first.clone(), entries));
         }
-        parts.push(Part { first: self.first.clone(), facts: facts_of(&entries, none), entries });
+        parts.push(part_of(self.first.clone(), rest));
         parts.reverse();
         Ok(parts)
     }
@@ -309,15 +308,16 @@ pub(super) struct NextNodes<'a> {
     context: &'a Context<'a>,
     nodes: Vec<Listed>,
     open: Option<Part>,
-    /// Regions of nodes that were joined, and when these were changed.
-    pub carried: Vec<(Vec<Arc<Region>>, Generation)>,
+    /// The regions of nodes that were joined.
+    pub learned: Learned,
     /// True if nodes were joined.
     pub has_joined: bool,
 }
 
 impl<'a> NextNodes<'a> {
     pub fn new(context: &'a Context<'a>) -> Self {
-        Self { context, nodes: Vec::new(), open: None, carried: Vec::new(), has_joined: false }
+        let (nodes, open, learned) = (Vec::new(), None, Learned::default());
+        Self { context, nodes, open, learned, has_joined: false }
     }
 
     fn pages_max(&self) -> usize {
@@ -347,6 +347,7 @@ impl<'a> NextNodes<'a> {
             if pages.min(other) < full / SMALL_PART && pages + other <= full * 3 / 4 {
                 events::add(&self.context.output.counters.node_joins, 1);
                 self.has_joined = true;
+                open.is_hot |= part.is_hot;
                 let first = open.entries.len();
                 open.entries.extend(part.entries);
                 open.entries[first].first = part.first;
@@ -369,10 +370,11 @@ impl<'a> NextNodes<'a> {
             pages < full / SMALL_PART && pages + listed.facts.pages as usize <= full * 3 / 4
         });
         if is_joined {
-            let node = self.context.output.node_cache.load_owned(&listed.slot)?;
+            let is_hot = self.context.is_hot(listed);
+            let node = self.context.output.node_cache.load_once(&listed.slot)?;
             self.context.output.lose(listed.slot.reference().map(owned_node));
-            self.carried.push((node.regions.clone(), listed.facts.changed));
-            return self.add(part_of(listed, &node, self.context.stamp));
+            self.learned.carry(&node.regions, listed.facts.changed);
+            return self.add(Part { is_hot, ..part_of(listed, &node, self.context.stamp) });
         }
         self.close()?;
         self.nodes.push(listed.clone());
@@ -404,5 +406,5 @@ fn part_of(listed: &Listed, node: &Node, stamp: Generation) -> Part {
         Entry { first, region, home, known: None }
     });
     let facts = Facts { changed: stamp, ..listed.facts };
-    Part { first: listed.first.clone(), entries: entries.collect(), facts }
+    Part { first: listed.first.clone(), entries: entries.collect(), facts, is_hot: false }
 }

@@ -82,7 +82,7 @@ impl Bminus {
             let listed = &nodes[place];
             let packed =
                 self.write_version(&version, work, WriteBudget::Minimal, &mut |context| {
-                    let node = context.output.node_cache.load_owned(&listed.slot)?;
+                    let node = context.output.node_cache.load_once(&listed.slot)?;
                     let before = Some((listed, &*node));
                     let mut absorb = NodeAbsorb::new(context, listed.first.clone(), before)?;
                     absorb.run(&Nothing, 0..0)?;

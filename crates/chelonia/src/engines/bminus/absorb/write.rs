@@ -4,7 +4,6 @@ use super::Context;
 use super::node::NodeAbsorb;
 use super::open::{HomeAt, OpenPage};
 use crate::base::error::{Error, Result};
-use crate::engines::bminus::output::Written;
 use crate::engines::bminus::read::pages::{Loaded, Reading};
 use crate::pages::homes::slotted::page_bytes;
 use crate::pages::homes::{Image, Page, PageBytes, Region, Segments};
@@ -70,7 +69,7 @@ impl NodeAbsorb<'_> {
             region.cache(storage, (home, self.context.stamp), &open.page, heat);
         }
         self.images.insert(region.number_of(home), image);
-        self.written.push(Written { region: Arc::clone(&region), home, place });
+        self.learned.write(&region, home, place);
         Ok((region, home))
     }
 
@@ -129,8 +128,7 @@ impl NodeAbsorb<'_> {
             self.take_from_rest((totals, large), &from, loaded.stamp)?;
         }
         self.images.remove(&from.0.number_of(from.1));
-        self.written
-            .retain(|written| written.home != from.1 || !Arc::ptr_eq(&written.region, &from.0));
+        self.learned.forget(&from.0, from.1);
         self.homes.release(&from.0, from.1);
         let image = Image { slot: 0, delta: None, base: stamp, stamp };
         let open =

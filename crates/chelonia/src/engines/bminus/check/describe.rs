@@ -14,7 +14,7 @@ pub(in crate::engines::bminus) fn describe(
 ) -> Result<()> {
     let directory = &version.parts.directory;
     for (index, listed) in directory.nodes.iter().enumerate() {
-        let node = version.shared.node_cache.load_owned(&listed.slot)?;
+        let node = version.shared.node_cache.load_once(&listed.slot)?;
         let extent = listed.slot.reference().map(|reference| reference.extent);
         let first = listed.first.to_bytes();
         let [entries, _, bytes] = listed.facts.totals.fields();

@@ -23,7 +23,7 @@ pub(in crate::engines::bminus) fn walk_extents(
     version.place.map(owned_node).map_or(Ok(()), &mut *visit)?;
     for listed in &version.parts.directory.nodes {
         listed.slot.reference().map(owned_node).map_or(Ok(()), &mut *visit)?;
-        let node = match version.shared.node_cache.load_owned(&listed.slot) {
+        let node = match version.shared.node_cache.load_once(&listed.slot) {
             Ok(node) => node,
             Err(error) => {
                 unread = unread.and(Err(error));

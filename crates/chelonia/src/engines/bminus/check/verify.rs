@@ -134,7 +134,7 @@ impl<'a> Check<'a> {
             };
             for (page, loaded) in chunk.iter().zip(loaded) {
                 let (region, home) = node.home_of(*page);
-                self.offset = crate::base::ids::Extent::new(region.number_of(home).0, 1).offset();
+                self.offset = region.offset_of(home);
                 let range = page_range(node, *page, &listed.first, upper);
                 let checked = loaded.and_then(|loaded| {
                     sum = sum.wrapping_add(sum_of(region.number_of(home), loaded.stamp));

@@ -249,7 +249,7 @@ impl BminusCursor {
         let loaded = of_node.load(&pages, Reading::Scan)?;
         for (page, loaded) in pages.iter().zip(loaded) {
             let (region, home) = node.home_of(*page);
-            let offset = crate::base::ids::Extent::new(region.number_of(home).0, 1).offset();
+            let offset = region.offset_of(home);
             self.loaded.push_back((loaded?.page, offset));
         }
         let bytes: usize = self.loaded.iter().map(|(page, _)| page.len()).sum();

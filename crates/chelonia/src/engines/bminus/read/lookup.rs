@@ -4,6 +4,7 @@
 //! not in memory, a second one reads them, without a guard.
 
 use super::pages::{NodePages, Reading};
+use crate::base::checksum::KeyHash;
 use crate::base::error::Result;
 use crate::base::stream::{Found, Update};
 use crate::engine::{Answer, Looked, Progress, look_many};
@@ -57,9 +58,7 @@ impl BminusVersion {
         let found =
             region.with_cached(home, &self.parts.view, changed, guard, |bytes| find_in(bytes, key));
         let Some(found) = found else { return missing };
-        let found = found.map_err(|error| {
-            error.at(DATA_FILE, crate::base::ids::Extent::new(region.number_of(home).0, 1).offset())
-        })?;
+        let found = found.map_err(|error| error.at(DATA_FILE, region.offset_of(home)))?;
         Ok(Looked::Answer(Answer { found, presence: region.presence(home, guard) }))
     }
 
@@ -86,7 +85,7 @@ impl BminusVersion {
         let Some(loaded) = loaded.transpose()? else { return Ok(Answer::default()) };
         let found = find_in(PageBytes::Whole(&loaded.page), key).map_err(|error| {
             let (region, home) = node.home_of(page);
-            error.at(DATA_FILE, crate::base::ids::Extent::new(region.number_of(home).0, 1).offset())
+            error.at(DATA_FILE, region.offset_of(home))
         })?;
         let presence = match loaded.heat {
             Some(_) => Presence::Settled,
@@ -98,11 +97,9 @@ impl BminusVersion {
     /// Returns the values of `keys`, in the same order. Missing pages are read together.
     pub(in crate::engines::bminus) fn find_all(
         &self,
-        keys: &[(&[u8], crate::base::checksum::KeyHash)],
+        keys: &[(&[u8], KeyHash)],
     ) -> Result<Vec<Answer>> {
-        let mut look = |key: &[u8], _: crate::base::checksum::KeyHash, guard: &Guard| {
-            self.find_cached(key, guard)
-        };
+        let mut look = |key: &[u8], _: KeyHash, guard: &Guard| self.find_cached(key, guard);
         look_many(self.storage(), keys, &mut look, &mut |rest, _, take| {
             for first in (0..rest.len()).step_by(ROUND_KEYS) {
                 let last = (first + ROUND_KEYS).min(rest.len());
@@ -117,7 +114,7 @@ impl BminusVersion {
     /// Finds the keys of a round: those in one node together.
     fn find_round(
         &self,
-        keys: &[(&[u8], crate::base::checksum::KeyHash)],
+        keys: &[(&[u8], KeyHash)],
         take: &mut dyn FnMut(usize, Answer),
     ) -> Result<()> {
         let directory = &self.parts.directory;
