@@ -45,6 +45,11 @@ impl Item {
     pub fn key_bytes(&self, before: Option<&Item>) -> usize {
         self.first.heap_bytes(before.map(|before| &before.first)) + self.group.bounds.heap_bytes()
     }
+
+    /// Bytes of its slots on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.group.owned().extent.bytes()
+    }
 }
 
 /// Neighboring groups.

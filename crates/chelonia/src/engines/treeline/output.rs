@@ -5,6 +5,7 @@
 //! that is lost is recorded if its group stays. Workers share the output.
 
 use super::codec;
+use super::config::TreelineConfig;
 use super::counters::Counters;
 use super::node::{Item, Listed, NODE_KEY_BYTES, Node, NodeCache};
 use super::version::Parts;
@@ -130,15 +131,25 @@ impl<'t> Output<'t> {
 pub(super) struct NextNodes<'o, 't> {
     output: &'o Output<'t>,
     groups_max: usize,
+    /// Bytes of the groups of a node, unless a single one has more: a job has space for a node.
+    bytes_max: u64,
     nodes: Vec<Listed>,
     /// Groups behind the finished nodes that are in no node yet.
     open: Vec<Item>,
 }
 
 impl<'o, 't> NextNodes<'o, 't> {
-    /// Creates an empty list of nodes of at most `groups_max` groups.
-    pub fn new(output: &'o Output<'t>, groups_max: usize) -> Self {
-        Self { output, groups_max, nodes: Vec::new(), open: Vec::new() }
+    /// Creates an empty list.
+    pub fn new(output: &'o Output<'t>, config: &TreelineConfig) -> Self {
+        let (groups_max, bytes_max) = (config.groups_of_node(), config.node_bytes_max());
+        Self { output, groups_max, bytes_max, nodes: Vec::new(), open: Vec::new() }
+    }
+
+    /// True if the open groups make a node so small that it is joined with the next one.
+    fn is_small(&self) -> bool {
+        let bytes: u64 = self.open.iter().map(Item::disk_bytes).sum();
+        (1..self.groups_max / SMALL_PART).contains(&self.open.len())
+            && bytes < self.bytes_max / SMALL_PART as u64
     }
 
     /// Adds the groups of a node with changes, which is lost.
@@ -149,7 +160,7 @@ impl<'o, 't> NextNodes<'o, 't> {
 
     /// Adds a node without changes, unless it is joined with a few groups before it.
     pub fn keep(&mut self, node: &Listed) -> Result<()> {
-        if (1..self.groups_max / SMALL_PART).contains(&self.open.len()) {
+        if self.is_small() {
             let items = self.output.node_cache.load_owned(&node.slot)?.items.clone();
             self.change(Some(node), items);
             return Ok(());
@@ -171,14 +182,15 @@ impl<'o, 't> NextNodes<'o, 't> {
         let mut items = items.into_iter();
         for place in 0..count {
             let size = total * (place + 1) / count - total * place / count;
-            let (mut open, mut bytes): (Vec<Item>, usize) = (Vec::new(), 0);
+            let (mut open, mut keys, mut bytes): (Vec<Item>, usize, u64) = (Vec::new(), 0, 0);
             for item in items.by_ref().take(size) {
-                let more = item.key_bytes(open.last());
-                if bytes + more > NODE_KEY_BYTES && !open.is_empty() {
+                let (more_keys, more) = (item.key_bytes(open.last()), item.disk_bytes());
+                let fits = keys + more_keys <= NODE_KEY_BYTES && bytes + more <= self.bytes_max;
+                if !fits && !open.is_empty() {
                     self.nodes.push(self.output.write_node(std::mem::take(&mut open))?);
-                    bytes = 0;
+                    (keys, bytes) = (0, 0);
                 }
-                bytes += more;
+                (keys, bytes) = (keys + more_keys, bytes + more);
                 open.push(item);
             }
             self.nodes.push(self.output.write_node(open)?);

@@ -159,7 +159,7 @@ impl SweepJob<'_> {
         (span, swept): (Range<usize>, Vec<Swept>),
     ) -> Result<NewNodes> {
         let directory = &self.version.parts.directory;
-        let mut next = NextNodes::new(output, self.tree.config().groups_of_node());
+        let mut next = NextNodes::new(output, &self.tree.config());
         let (mut large, mut is_first) = (BTreeMap::new(), span.start == 0);
         let (mut consumed, mut written) = (BTreeSet::new(), Vec::new());
         let mut met = Vec::new();

@@ -102,10 +102,15 @@ fn a_tree_of_long_keys_lives_like_a_map() {
 
 #[test]
 fn keys_that_share_a_prefix_take_little_memory() {
-    // Small jobs have small nodes, which share less.
-    let large_jobs =
-        TreelineConfig { checkpoint_distance: 1 << 20, sweep_bytes: 1 << 20, ..tiny() };
-    let metadata = metadata_of_shared_keys::<Treeline>(large_jobs);
+    // Small nodes share less, and small jobs have small nodes.
+    let usual = TreelineConfig {
+        group_pages: 16,
+        node_groups: 64,
+        checkpoint_distance: 1 << 20,
+        sweep_bytes: 1 << 20,
+        ..tiny()
+    };
+    let metadata = metadata_of_shared_keys::<Treeline>(usual);
     assert!(metadata < 4 << 20, "{metadata} bytes of metadata");
 }
 
