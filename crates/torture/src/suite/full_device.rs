@@ -40,11 +40,12 @@ const MEMORY: u64 = 32 << 20;
 /// percent.
 const REFILLED_PERCENT: u64 = 90;
 
-/// The same for `treeline`: memtables that are not swept into pages yet take less space than their
-/// entries will in pages, and how many there are when the device is full differs.
+/// The same for `treeline`: new pages are filled to 85%, but pages that were divided are half full,
+/// and its reclaiming sweeps updates into pages without packing those.
 const REFILLED_PERCENT_STAGED: u64 = 75;
 
-/// Number of further attempts to fill the device again.
+/// With threads, the number of further attempts to fill the device again: where they are in their
+/// merges decides when a put is refused, and once these have ended there is space again.
 const REFILLS_MAX: u32 = 3;
 
 /// After one write in this many, and after each that is refused, the last places written are read.
@@ -216,12 +217,11 @@ impl Life {
             _ => REFILLED_PERCENT,
         };
         let mut again = self.fill();
-        for _ in 0..REFILLS_MAX {
+        let refills = if self.stepped { 0 } else { REFILLS_MAX };
+        for _ in 0..refills {
             if again >= fitted / 100 * percent {
                 break;
             }
-            // Where threads were in their merges decides when a put is refused; once they have
-            // ended, there is space again.
             self.database().checkpoint().unwrap();
             again += self.fill();
         }

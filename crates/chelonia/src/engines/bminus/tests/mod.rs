@@ -82,6 +82,7 @@ fn keys_that_share_a_prefix_take_little_memory() {
 
 #[test]
 fn hostile_bytes_and_devices_do_no_harm() {
-    hostile::battery::<Bminus>(tiny());
-    hostile::battery::<Bminus>(BminusConfig { shadow: false, ..tiny() });
+    let small = BminusConfig { node_pages: 3, ..tiny() };
+    hostile::battery::<Bminus>(small);
+    hostile::battery::<Bminus>(BminusConfig { shadow: false, ..small });
 }
