@@ -72,35 +72,6 @@ impl Incoming<'_> {
     }
 }
 
-/// Empty set of updates, for maintenance passes.
-pub struct Nothing;
-
-impl SortedUpdates for Nothing {
-    fn len(&self) -> usize {
-        0
-    }
-
-    fn key(&self, _index: usize) -> &[u8] {
-        &[]
-    }
-
-    fn update(&self, _index: usize) -> Update<'_> {
-        Update::Delete
-    }
-
-    fn bytes_before(&self, _index: usize) -> u64 {
-        0
-    }
-
-    fn lower_bound(&self, _key: &[u8]) -> usize {
-        0
-    }
-
-    fn prefetch(&self, _index: usize) {}
-
-    fn prefetch_rest(&self, _index: usize) {}
-}
-
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

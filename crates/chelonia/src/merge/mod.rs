@@ -23,7 +23,8 @@
 //!
 //! After an error the merge must not be used any further. A merge belongs to one thread.
 //!
-//! `updates` makes a stream of a memtable; `neighbours` chooses sequences that are worth a merge.
+//! `updates` makes a stream of a memtable, and has an empty set of updates; `neighbours` chooses
+//! sequences that are worth a merge.
 
 use crate::base::error::Result;
 use crate::base::keys::{Direction, head64};
@@ -34,7 +35,7 @@ mod neighbours;
 mod updates;
 
 pub use neighbours::small_neighbours;
-pub use updates::UpdatesStream;
+pub use updates::{NoUpdates, UpdatesStream};
 
 #[cfg(test)]
 mod tests;

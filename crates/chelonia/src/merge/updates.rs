@@ -1,4 +1,4 @@
-//! A memtable as a source of merges.
+//! A memtable as a source of merges, and an empty set of updates.
 
 use crate::base::error::Result;
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
@@ -98,4 +98,33 @@ impl SortedStream for UpdatesStream<'_> {
         self.stand();
         Ok(())
     }
+}
+
+/// Empty set of updates, for work that only maintains a tree.
+pub struct NoUpdates;
+
+impl SortedUpdates for NoUpdates {
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn key(&self, _index: usize) -> &[u8] {
+        &[]
+    }
+
+    fn update(&self, _index: usize) -> Update<'_> {
+        Update::Delete
+    }
+
+    fn bytes_before(&self, _index: usize) -> u64 {
+        0
+    }
+
+    fn lower_bound(&self, _key: &[u8]) -> usize {
+        0
+    }
+
+    fn prefetch(&self, _index: usize) {}
+
+    fn prefetch_rest(&self, _index: usize) {}
 }

@@ -14,7 +14,7 @@ use crate::buffer_tree::counts::{Ledger, walk_nodes};
 use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, Node, Part};
 use crate::buffer_tree::output::Output;
-use crate::buffer_tree::source::{Incoming, Nothing};
+use crate::buffer_tree::source::Incoming;
 use crate::buffer_tree::span::KeySpan;
 use crate::buffer_tree::version::TreeVersion;
 use crate::engine::{Absorbed, Job, Work};
@@ -27,6 +27,7 @@ use crate::engines::splinter::replace::Replacement;
 use crate::engines::splinter::sizes::Sizes;
 use crate::engines::splinter::{Splinter, Writer};
 use crate::memory::epoch::Guard;
+use crate::merge::NoUpdates;
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::structure::SharedKey;
 use std::collections::BTreeMap;
@@ -256,7 +257,7 @@ impl Job for MergeJob<'_> {
             pivots: &self.due.pivots,
             levels: self.due.levels,
             whole: self.due.whole,
-            incoming: Incoming { updates: &Nothing, ranks: 0..0, older: Vec::new() },
+            incoming: Incoming { updates: &NoUpdates, ranks: 0..0, older: Vec::new() },
             sizes: self.sizes,
         };
         let workers = shared.workers_for(*work.workers, self.sizes.run);

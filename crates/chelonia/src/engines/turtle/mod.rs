@@ -30,13 +30,13 @@ use crate::buffer_tree::counts::Counts;
 use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, Pivot};
 use crate::buffer_tree::overlap::{FLUSH_PERCENT_MAX, Overlap};
-use crate::buffer_tree::source::Nothing;
 use crate::buffer_tree::version::TreeVersion;
 use crate::buffer_tree::{RUN_MAX_MIN, Shared};
 use crate::engine::{
     Absorbed, Engine, EngineStats, Job, LiveOptions, PIVOTS_MAX, TurtleOptions, Version, Work,
     WriteBudget,
 };
+use crate::merge::NoUpdates;
 use crate::run::RunOptions;
 use crate::runtime::sync::{Arc, Mutex, RwLock};
 use crate::storage::Storage;
@@ -223,7 +223,7 @@ impl Engine for Turtle {
         if self.newest().summary.buffered.entries == 0 {
             return Ok(None);
         }
-        self.pass(&Nothing, Pace::OneLeaf, work).map(Some)
+        self.pass(&NoUpdates, Pace::OneLeaf, work).map(Some)
     }
 
     fn root(&self) -> Result<Vec<u8>> {

@@ -5,10 +5,10 @@ use super::node::NodeAbsorb;
 use crate::base::error::Result;
 use crate::base::ids::BlockNo;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::stream::{SortedUpdates, Update};
 use crate::engine::{Absorbed, Work, WriteBudget};
 use crate::engines::bminus::Bminus;
 use crate::engines::bminus::node::Listed;
+use crate::merge::NoUpdates;
 use crate::pages::homes::HOMES_MAX;
 
 /// Number of nodes that one call tries.
@@ -16,35 +16,6 @@ const ATTEMPTS: usize = 4;
 
 /// Bytes that an entry takes in a page beside key and value, at most.
 const ENTRY_EXTRA: u64 = 10;
-
-/// No updates.
-struct Nothing;
-
-impl SortedUpdates for Nothing {
-    fn len(&self) -> usize {
-        0
-    }
-
-    fn key(&self, _index: usize) -> &[u8] {
-        &[]
-    }
-
-    fn update(&self, _index: usize) -> Update<'_> {
-        Update::Delete
-    }
-
-    fn bytes_before(&self, _index: usize) -> u64 {
-        0
-    }
-
-    fn lower_bound(&self, _key: &[u8]) -> usize {
-        0
-    }
-
-    fn prefetch(&self, _index: usize) {}
-
-    fn prefetch_rest(&self, _index: usize) {}
-}
 
 impl Bminus {
     /// Homes that packing may free in a node, about.
@@ -85,7 +56,7 @@ impl Bminus {
                     let node = context.output.node_cache.load_once(&listed.slot)?;
                     let before = Some((listed, &*node));
                     let mut absorb = NodeAbsorb::new(context, listed.first.clone(), before)?;
-                    absorb.run(&Nothing, 0..0)?;
+                    absorb.run(&NoUpdates, 0..0)?;
                     let finished = absorb.finish(true)?;
                     let is_worthwhile = finished.has_freed;
                     Ok(is_worthwhile.then_some((Some(place), finished)).into_iter().collect())

@@ -20,12 +20,13 @@ use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, HEIGHT_MAX, Node, NodeSlot, Summary};
 use crate::buffer_tree::output::Output;
 use crate::buffer_tree::overlap::Overlap;
-use crate::buffer_tree::source::{Incoming, Nothing};
+use crate::buffer_tree::source::Incoming;
 use crate::buffer_tree::version::{Built, Settled, TreeVersion};
 use crate::engine::{Absorbed, Job, Work};
 use crate::engines::turtle::pass::geometry::{Geometry, Pace};
 use crate::engines::turtle::pass::{Grown, Pass};
 use crate::engines::turtle::{Turtle, WORK_PART, Writer};
+use crate::merge::NoUpdates;
 use crate::run::weight;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -220,7 +221,7 @@ impl Job for PassJob<'_> {
     fn run(&mut self, work: &Work<'_>) -> Result<()> {
         let (version, overlap) = (&self.version, self.overlap);
         let damage = &mut self.damage;
-        let built = self.tree.build(version, &Nothing, Pace::Usual, overlap, damage, work);
+        let built = self.tree.build(version, &NoUpdates, Pace::Usual, overlap, damage, work);
         if self.damage.is_known() {
             self.tree.writer.lock().damage.adopt(&mut self.damage);
         }
