@@ -19,7 +19,7 @@
 //! `v` is a varint. Decoding trusts nothing: counts are bounded by the remaining bytes before
 //! anything is allocated, and the invariants of `node.rs` are checked.
 
-use super::node::{Directory, Item, Listed, NODE_GROUPS_MAX, Node, NodeCache};
+use super::node::{Directory, Facts, Item, Listed, NODE_GROUPS_MAX, Node, NodeCache};
 use super::staged::{Staged, Table};
 use super::version::Parts;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
@@ -130,9 +130,10 @@ impl Parts {
             if let Some(reference) = node.slot.reference() {
                 reference.encode(&mut out);
             }
-            node.totals.encode(&mut out);
-            put_varint(&mut out, u64::from(node.groups));
-            put_varint(&mut out, u64::from(node.pages));
+            let Facts { totals, groups, pages } = node.facts;
+            totals.encode(&mut out);
+            put_varint(&mut out, u64::from(groups));
+            put_varint(&mut out, u64::from(pages));
         }
         out
     }
@@ -156,9 +157,11 @@ impl Parts {
             let tables = decode_staged(&mut decoder, node_cache, &mut allowance)?;
             staged.push(Staged::new(tables, node_cache.storage().budget()));
         }
-        let directory = Arc::new(decode_nodes(&mut decoder, node_cache, &mut allowance)?);
+        let directory = decode_nodes(&mut decoder, node_cache, &mut allowance)?;
         decoder.finish()?;
-        Ok(Self { staged, sinking, swept_to, directory })
+        let mut parts = Self { staged, sinking, swept_to, ..Self::default() };
+        parts.set_directory(directory);
+        Ok(parts)
     }
 }
 
@@ -219,7 +222,7 @@ fn decode_nodes(
         if !possible {
             return Err(decoder.damaged("the number of groups or pages of a node is impossible"));
         }
-        nodes.push(Listed { first, slot, totals, groups, pages });
+        nodes.push(Listed { first, slot, facts: Facts { totals, groups, pages } });
     }
     Ok(Directory::new(nodes))
 }

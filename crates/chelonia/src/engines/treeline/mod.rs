@@ -226,7 +226,7 @@ impl Engine for Treeline {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let Parts { staged, directory, .. } = &version.parts;
         // A forged directory may contain any number.
-        let groups = directory.nodes.iter().map(|node| u64::from(node.groups));
+        let groups = directory.nodes.iter().map(|node| u64::from(node.facts.groups));
         let tables = staged.iter().flat_map(|staged| &staged.tables);
         let buffered = tables.clone().map(|table| table.run.reference().user_bytes);
         EngineStats {
@@ -234,7 +234,7 @@ impl Engine for Treeline {
             nodes: directory.nodes.len() as u64,
             leaves: groups.fold(0, u64::saturating_add),
             buffered_runs: tables.count() as u64,
-            leaf_bytes: directory.totals().bytes,
+            leaf_bytes: version.parts.totals().bytes,
             buffered_bytes: buffered.fold(0, u64::saturating_add),
             disk_bytes: version.disk_blocks.saturating_mul(BLOCK_BYTES_U64),
             run_bytes_written: read(&counters.data_bytes),

@@ -17,7 +17,7 @@ use crate::memory::budget::Charge;
 use crate::pages::Group;
 use crate::run::Totals;
 use crate::runtime::sync::Arc;
-use crate::structure::{self, SharedKey, Slot, begun_by};
+use crate::structure::{self, SharedKey, begun_by};
 
 /// Maximum number of groups of a node: small enough to be rewritten when one of its pages was.
 pub(super) const NODE_GROUPS_MAX: usize = 64;
@@ -25,11 +25,14 @@ pub(super) const NODE_GROUPS_MAX: usize = 64;
 /// Maximum memory of the keys of a node in bytes, unless a single group takes more.
 pub(super) const NODE_KEY_BYTES: usize = 512 << 10;
 
-/// Slot of a node.
-pub(super) type NodeSlot = Slot<Node>;
-
 /// The nodes of a tree that are in memory, and its open staged runs.
 pub(super) type NodeCache = structure::NodeCache<Node>;
+
+/// A node with the facts of it.
+pub(super) type Listed = structure::Listed<Node, Facts>;
+
+/// All nodes of a tree.
+pub(super) type Directory = structure::Directory<Node, Facts>;
 
 /// A group and its first bound.
 #[derive(Clone)]
@@ -105,75 +108,13 @@ impl Node {
     }
 }
 
-/// A node with the facts that are known without reading it.
-#[derive(Clone)]
-pub(super) struct Listed {
-    /// First bound of its first group.
-    pub first: SharedKey,
-    /// The node.
-    pub slot: Arc<NodeSlot>,
+/// The facts that the directory knows of a node.
+#[derive(Clone, Copy)]
+pub(super) struct Facts {
     /// Totals of its entries.
     pub totals: Totals,
     /// Number of its groups.
     pub groups: u32,
     /// Number of their pages.
     pub pages: u32,
-}
-
-/// All groups of a tree, in key order.
-#[derive(Default)]
-pub(super) struct Directory {
-    /// The nodes, in key order.
-    pub nodes: Vec<Listed>,
-    heads: Vec<u64>,
-    totals: Totals,
-    pages: u64,
-}
-
-impl Directory {
-    /// Creates the directory of these nodes.
-    pub fn new(mut nodes: Vec<Listed>) -> Self {
-        for place in 1..nodes.len() {
-            nodes[place].first = nodes[place].first.beside(&nodes[place - 1].first);
-        }
-        let heads = nodes.iter().map(|node| node.first.head()).collect();
-        let totals = Totals::sum(nodes.iter().map(|node| node.totals));
-        // A forged directory may contain any number.
-        let pages = nodes.iter().map(|node| u64::from(node.pages)).fold(0, u64::saturating_add);
-        Self { nodes, heads, totals, pages }
-    }
-
-    /// Number of all pages.
-    pub fn pages(&self) -> u64 {
-        self.pages
-    }
-
-    /// The totals of all entries in pages.
-    pub fn totals(&self) -> Totals {
-        self.totals
-    }
-
-    /// The node that has the keys around `key`; `None` if there are no nodes.
-    #[inline]
-    pub fn node_of(&self, key: &[u8]) -> Option<usize> {
-        let begun = begun_by(&self.heads, key, |index| &self.nodes[index].first);
-        (!self.nodes.is_empty()).then(|| begun.saturating_sub(1))
-    }
-
-    /// The first bound after node `index`.
-    pub fn upper_of(&self, index: usize) -> Option<&SharedKey> {
-        self.nodes.get(index + 1).map(|next| &next.first)
-    }
-
-    /// Approximate heap bytes, without nodes, which have charges of their own.
-    pub fn heap_bytes(&self) -> u64 {
-        const SLOT_BYTES: usize = 128;
-        let mut bytes = 0;
-        let mut before = None;
-        for node in &self.nodes {
-            bytes += size_of::<Listed>() + 8 + node.first.heap_bytes(before) + SLOT_BYTES;
-            before = Some(&node.first);
-        }
-        bytes as u64
-    }
 }

@@ -7,7 +7,7 @@
 use super::codec;
 use super::config::TreelineConfig;
 use super::counters::Counters;
-use super::node::{Item, Listed, NODE_KEY_BYTES, Node, NodeCache};
+use super::node::{Facts, Item, Listed, NODE_KEY_BYTES, Node, NodeCache};
 use super::version::Parts;
 use crate::base::error::Result;
 use crate::engine::{ExtentKind, OwnedExtent};
@@ -119,10 +119,11 @@ impl<'t> Output<'t> {
         let groups = u32::try_from(items.len()).unwrap_or(u32::MAX);
         let pages = items.iter().map(|item| item.group.pages()).sum();
         let node = Node::new(items);
-        let (first, totals) = (node.items[0].first.clone(), node.totals());
+        let first = node.items[0].first.clone();
+        let facts = Facts { totals: node.totals(), groups, pages };
         let reference = self.write_node_bytes(&codec::encode_node(&node))?;
         let slot = self.node_cache.admit(Some(reference), (), node);
-        Ok(Listed { first, slot, totals, groups, pages })
+        Ok(Listed { first, slot, facts })
     }
 }
 

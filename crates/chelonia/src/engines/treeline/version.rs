@@ -4,6 +4,7 @@ use super::Shared;
 use super::node::Directory;
 use super::staged::Staged;
 use crate::memory::budget::{Charge, Use};
+use crate::run::Totals;
 use crate::runtime::sync::Arc;
 use crate::structure::{NodeRef, SharedKey};
 
@@ -18,16 +19,31 @@ pub(super) struct Parts {
     pub swept_to: SharedKey,
     /// The groups of pages.
     pub directory: Arc<Directory>,
+    /// Number of all pages.
+    pub pages: u64,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        let directory = Arc::default();
-        Self { staged: Vec::new(), sinking: 0, swept_to: SharedKey::LEAST, directory }
+        let (staged, directory) = (Vec::new(), Arc::default());
+        Self { staged, sinking: 0, swept_to: SharedKey::LEAST, directory, pages: 0 }
     }
 }
 
 impl Parts {
+    /// Replaces the directory.
+    pub fn set_directory(&mut self, directory: Directory) {
+        // A forged directory may contain any number.
+        let pages = directory.nodes.iter().map(|node| u64::from(node.facts.pages));
+        self.pages = pages.fold(0, u64::saturating_add);
+        self.directory = Arc::new(directory);
+    }
+
+    /// The totals of all entries in pages.
+    pub fn totals(&self) -> Totals {
+        Totals::sum(self.directory.nodes.iter().map(|node| node.facts.totals))
+    }
+
     /// The first of the sinking memtables.
     pub fn first_sinking(&self) -> usize {
         self.staged.len() - self.sinking

@@ -153,10 +153,11 @@ impl Check<'_> {
         };
         self.count(place);
         let pages: usize = node.items.iter().map(|item| item.group.slots.len()).sum();
-        if node.items[0].first != listed.first || node.totals() != listed.totals {
+        let facts = listed.facts;
+        if node.items[0].first != listed.first || node.totals() != facts.totals {
             self.finding("the first key or the totals of a node differ from the directory");
         }
-        if node.items.len() != listed.groups as usize || pages != listed.pages as usize {
+        if node.items.len() != facts.groups as usize || pages != facts.pages as usize {
             self.finding("the number of groups or pages of a node differs from the directory");
         }
         if let (Some(last), Some(upper)) = (node.items.last(), upper)

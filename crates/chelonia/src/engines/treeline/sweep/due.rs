@@ -96,7 +96,7 @@ impl Due {
         let trigger = if self.busy.load(Ordering::SeqCst) { SWEEP_TRIGGER } else { 1 };
         let staged = parts.staged.len();
         parts.sinking > 0
-            || staged >= trigger && parts.staged_entries() >= parts.directory.pages()
+            || staged >= trigger && parts.staged_entries() >= parts.pages
             || staged >= STAGED_MOST
     }
 
@@ -117,5 +117,5 @@ fn price_of(parts: &Parts) -> u64 {
     }
     let tables = parts.staged.iter().flat_map(|staged| &staged.tables);
     let blocks: u64 = tables.map(|table| u64::from(table.run.reference().extent.blocks)).sum();
-    2 * parts.staged_entries().min(parts.directory.pages()) + blocks
+    2 * parts.staged_entries().min(parts.pages) + blocks
 }

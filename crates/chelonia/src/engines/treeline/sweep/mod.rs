@@ -142,7 +142,7 @@ impl SweepJob<'_> {
             let mut done =
                 NodeSweep::new(output, config, Arc::clone(&forecast)).run(node, sources?)?;
             if let (None, Some(node)) = (&done.items, node) {
-                let (first, entries) = (node.first.to_bytes().into(), node.totals.entries);
+                let (first, entries) = (node.first.to_bytes().into(), node.facts.totals.entries);
                 done.met.push(Met { first, entries, inserts: 0 });
             }
             *swept[index].lock() = Some(done);
@@ -290,7 +290,7 @@ impl Job for SweepJob<'_> {
         }
         let mut nodes = version.parts.directory.nodes.clone();
         nodes.splice(done.nodes.replaced, done.nodes.next);
-        parts.directory = Arc::new(Directory::new(nodes));
+        parts.set_directory(Directory::new(nodes));
         let absorbed = tree.publish(&version, parts, output)?;
         events::add(&tree.shared.counters.sweep_jobs, 1);
         if tree.config().forecast_rounds > 0 {
