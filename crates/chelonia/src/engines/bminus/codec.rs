@@ -19,7 +19,7 @@
 //! anything is allocated, and the invariants of `node.rs` are checked.
 
 use super::config::BminusConfig;
-use super::node::{Directory, Facts, Listed, Node, NodeCache, PageRef};
+use super::node::{Directory, Facts, Node, NodeCache, PageRef};
 use super::version::Parts;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
@@ -30,7 +30,7 @@ use crate::pages::homes::{DeadStamps, HOMES_MAX, HomeLayout, Region, View};
 use crate::run::Totals;
 use crate::run::block::SPAN_BLOCKS_MAX;
 use crate::runtime::sync::Arc;
-use crate::structure::{Allowance, NodeRef, SharedKey, Structure, list_of};
+use crate::structure::{Allowance, SharedKey, Structure, list_of};
 
 /// Format byte at the start of every node.
 const NODE_FORMAT: u8 = 1;
@@ -172,19 +172,13 @@ impl Parts {
         let mut out = vec![DIRECTORY_FORMAT];
         put_varint(&mut out, self.view.stamp.0);
         self.view.dead.encode(&mut out);
-        put_varint(&mut out, self.directory.nodes.len() as u64);
-        for node in &self.directory.nodes {
-            put_bytes(&mut out, &node.first.to_bytes());
-            if let Some(reference) = node.slot.reference() {
-                reference.encode(&mut out);
-            }
-            let Facts { totals, pages, homes, large, sum, .. } = node.facts;
-            totals.encode(&mut out);
-            put_varint(&mut out, u64::from(pages));
-            put_varint(&mut out, u64::from(homes));
-            put_varint(&mut out, u64::from(large));
-            out.extend_from_slice(&sum.to_le_bytes());
-        }
+        self.directory.encode(&mut out, |facts, out| {
+            facts.totals.encode(out);
+            put_varint(out, u64::from(facts.pages));
+            put_varint(out, u64::from(facts.homes));
+            put_varint(out, u64::from(facts.large));
+            out.extend_from_slice(&facts.sum.to_le_bytes());
+        });
         out
     }
 
@@ -196,34 +190,17 @@ impl Parts {
         }
         let stamp = Generation(decoder.varint()?);
         let dead = Arc::new(DeadStamps::decode(&mut decoder)?);
-        // Each node takes at least one byte.
-        let count = decoder.length(bytes.len())?;
-        let mut nodes: Vec<Listed> = list_of(count);
         let mut allowance = Allowance::of(node_cache.storage());
-        for _ in 0..count {
-            let first = SharedKey::whole(decoder.bytes(KEY_BYTES_MAX)?);
-            allowance.take(size_of::<Listed>() + first.len() + 128);
-            match nodes.last() {
-                None if first.len() > 0 => {
-                    return Err(decoder.damaged("the first node does not begin at the least key"));
-                }
-                Some(before) if before.first >= first => {
-                    return Err(decoder.damaged("nodes are out of order"));
-                }
-                _ => {}
-            }
-            let slot = node_cache.slot_of(NodeRef::decode(&mut decoder)?, ())?;
-            let totals = Totals::decode(&mut decoder)?;
+        let directory = Directory::decode(&mut decoder, node_cache, &mut allowance, |decoder| {
+            let totals = Totals::decode(decoder)?;
             let (pages, homes) = (decoder.varint_u32()?, decoder.varint_u32()?);
-            let large = decoder.varint_u32()?;
-            let sum = decoder.u64()?;
+            let (large, sum) = (decoder.varint_u32()?, decoder.u64()?);
             if pages == 0 || homes < pages || u64::from(large) > totals.entries {
                 return Err(decoder.damaged("the numbers of a node are impossible"));
             }
-            let facts = Facts { totals, pages, homes, large, sum, changed: stamp };
-            nodes.push(Listed { first, slot, facts });
-        }
+            Ok(Facts { totals, pages, homes, large, sum, changed: stamp })
+        })?;
         decoder.finish()?;
-        Ok(Self { view: View { stamp, dead }, directory: Arc::new(Directory::new(nodes)) })
+        Ok(Self { view: View { stamp, dead }, directory: Arc::new(directory) })
     }
 }

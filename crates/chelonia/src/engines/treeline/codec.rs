@@ -19,7 +19,7 @@
 //! `v` is a varint. Decoding trusts nothing: counts are bounded by the remaining bytes before
 //! anything is allocated, and the invariants of `node.rs` are checked.
 
-use super::node::{Directory, Facts, Item, Listed, NODE_GROUPS_MAX, Node, NodeCache};
+use super::node::{Directory, Facts, Item, NODE_GROUPS_MAX, Node, NodeCache};
 use super::staged::{Staged, Table};
 use super::version::Parts;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
@@ -29,7 +29,7 @@ use crate::memory::budget::Charge;
 use crate::pages::{Group, SLOTS_MAX};
 use crate::run::{OpenRuns, RunRef, Totals};
 use crate::runtime::sync::Arc;
-use crate::structure::{Allowance, NodeRef, SharedKey, Structure, list_of};
+use crate::structure::{Allowance, SharedKey, Structure, list_of};
 
 /// Format byte at the start of every node.
 const NODE_FORMAT: u8 = 1;
@@ -124,17 +124,11 @@ impl Parts {
                 put_varint(&mut out, table.large_skipped);
             }
         }
-        put_varint(&mut out, self.directory.nodes.len() as u64);
-        for node in &self.directory.nodes {
-            put_bytes(&mut out, &node.first.to_bytes());
-            if let Some(reference) = node.slot.reference() {
-                reference.encode(&mut out);
-            }
-            let Facts { totals, groups, pages } = node.facts;
-            totals.encode(&mut out);
-            put_varint(&mut out, u64::from(groups));
-            put_varint(&mut out, u64::from(pages));
-        }
+        self.directory.encode(&mut out, |facts, out| {
+            facts.totals.encode(out);
+            put_varint(out, u64::from(facts.groups));
+            put_varint(out, u64::from(facts.pages));
+        });
         out
     }
 
@@ -157,7 +151,7 @@ impl Parts {
             let tables = decode_staged(&mut decoder, node_cache, &mut allowance)?;
             staged.push(Staged::new(tables, node_cache.storage().budget()));
         }
-        let directory = decode_nodes(&mut decoder, node_cache, &mut allowance)?;
+        let directory = Directory::decode(&mut decoder, node_cache, &mut allowance, decode_facts)?;
         decoder.finish()?;
         let mut parts = Self { staged, sinking, swept_to, ..Self::default() };
         parts.set_directory(directory);
@@ -195,34 +189,14 @@ fn decode_staged(
     Ok(tables)
 }
 
-fn decode_nodes(
-    decoder: &mut Decoder<'_>,
-    node_cache: &NodeCache,
-    allowance: &mut Allowance,
-) -> Result<Directory> {
-    let count = decoder.length(decoder.remaining() / 8)?;
-    let mut nodes: Vec<Listed> = list_of(count);
-    for _ in 0..count {
-        let first = decoder.bytes(KEY_BYTES_MAX)?;
-        allowance.take(size_of::<Listed>() + first.len());
-        let first = SharedKey::whole(first);
-        let in_order = match nodes.last() {
-            Some(before) => before.first < first,
-            None => first.len() == 0,
-        };
-        if !in_order {
-            return Err(decoder.damaged("nodes are out of order"));
-        }
-        let slot = node_cache.slot_of(NodeRef::decode(decoder)?, ())?;
-        let totals = Totals::decode(decoder)?;
-        let (groups, pages) = (decoder.varint_u32()?, decoder.varint_u32()?);
-        let possible = (1..=NODE_GROUPS_MAX).contains(&(groups as usize))
-            && (groups as usize..=NODE_GROUPS_MAX * SLOTS_MAX).contains(&(pages as usize))
-            && totals.entries >= u64::from(pages);
-        if !possible {
-            return Err(decoder.damaged("the number of groups or pages of a node is impossible"));
-        }
-        nodes.push(Listed { first, slot, facts: Facts { totals, groups, pages } });
+fn decode_facts(decoder: &mut Decoder<'_>) -> Result<Facts> {
+    let totals = Totals::decode(decoder)?;
+    let (groups, pages) = (decoder.varint_u32()?, decoder.varint_u32()?);
+    let possible = (1..=NODE_GROUPS_MAX).contains(&(groups as usize))
+        && (groups as usize..=NODE_GROUPS_MAX * SLOTS_MAX).contains(&(pages as usize))
+        && totals.entries >= u64::from(pages);
+    if !possible {
+        return Err(decoder.damaged("the number of groups or pages of a node is impossible"));
     }
-    Ok(Directory::new(nodes))
+    Ok(Facts { totals, groups, pages })
 }
