@@ -97,9 +97,7 @@ pub fn encode_node(node: &Node) -> Vec<u8> {
     }
     let mut before = &SharedKey::LEAST;
     for pivot in &node.pivots {
-        let shared = pivot.key.common_prefix(before);
-        put_varint(&mut out, shared as u64);
-        put_bytes(&mut out, &pivot.key.suffix(shared));
+        pivot.key.encode_after(before, &mut out);
         before = &pivot.key;
         match &pivot.child {
             Child::None => out.push(0),
@@ -127,14 +125,12 @@ pub fn encode_node(node: &Node) -> Vec<u8> {
 
 /// Appends the flags of a segment and its first key.
 fn put_segment_key(out: &mut Vec<u8>, flags: u8, base: &SharedKey, first: &SharedKey) {
-    let shared = first.common_prefix(base);
-    if shared < SHARED_MIN {
+    if first.common_prefix(base) < SHARED_MIN {
         out.push(flags);
         put_bytes(out, &first.to_bytes());
     } else {
         out.push(flags | SEGMENT_CONTINUES);
-        put_varint(out, shared as u64);
-        put_bytes(out, &first.suffix(shared));
+        first.encode_after(base, out);
     }
 }
 
@@ -195,16 +191,13 @@ fn decode_segment_key(
     base: &SharedKey,
     allowance: &mut Allowance,
 ) -> Result<SharedKey> {
-    let (shared, rest) = if flags & SEGMENT_CONTINUES == 0 {
-        let whole = decoder.bytes(KEY_BYTES_MAX)?;
-        let shared = base.common_with(whole);
-        (shared, &whole[shared..])
-    } else {
-        let shared = decoder.length(base.len())?;
-        (shared, decoder.bytes(KEY_BYTES_MAX - shared)?)
-    };
-    allowance.take_key(SharedKey::bytes_after(base, shared, rest.len()))?;
-    Ok(SharedKey::after(base, shared, rest))
+    if flags & SEGMENT_CONTINUES != 0 {
+        return SharedKey::decode_after(base, decoder, allowance);
+    }
+    let whole = decoder.bytes(KEY_BYTES_MAX)?;
+    let shared = base.common_with(whole);
+    allowance.take_key(SharedKey::bytes_after(base, shared, whole.len() - shared))?;
+    Ok(SharedKey::after(base, shared, &whole[shared..]))
 }
 
 fn decode_key(
@@ -213,10 +206,7 @@ fn decode_key(
     allowance: &mut Allowance,
 ) -> Result<SharedKey> {
     let least = before.map_or(&SharedKey::LEAST, |pivot| &pivot.key);
-    let shared = decoder.length(least.len())?;
-    let rest = decoder.bytes(KEY_BYTES_MAX - shared)?;
-    allowance.take_key(SharedKey::bytes_after(least, shared, rest.len()))?;
-    let key = SharedKey::after(least, shared, rest);
+    let key = SharedKey::decode_after(least, decoder, allowance)?;
     if before.is_some_and(|before| before.key >= key) {
         return Err(decoder.damaged("pivots are out of order"));
     }

@@ -17,6 +17,7 @@
 //! | `allowance` | limits the memory of a node while it is decoded ([`Allowance`]) |
 //! | `node_cache` | the nodes in memory ([`Slot`], [`NodeCache`]) |
 //! | `shared_key` | the keys of nodes ([`SharedKey`]) |
+//! | `key_codec` | keys in the bytes of nodes |
 //! | `key_view` | borrowed views of keys ([`KeyView`]) |
 //! | `directory` | the nodes of a tree with one level of them ([`Directory`]) |
 //! | `root` | the root blob of a tree with one directory ([`DirectoryRoot`]) |
@@ -28,6 +29,7 @@
 mod allowance;
 mod directory;
 pub mod events;
+mod key_codec;
 mod key_view;
 mod node_cache;
 mod pieces;

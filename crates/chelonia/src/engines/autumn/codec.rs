@@ -54,8 +54,8 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
     out.extend_from_slice(&count.to_le_bytes());
     let mut before = &SharedKey::LEAST;
     for table in &node.tables {
-        put_key(&mut out, before, &table.first);
-        put_key(&mut out, &table.first, &table.last);
+        table.first.encode_after(before, &mut out);
+        table.last.encode_after(&table.first, &mut out);
         before = &table.last;
         let reference = table.run.reference();
         reference.encode(&mut out);
@@ -69,23 +69,6 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
         }
     }
     out
-}
-
-fn put_key(out: &mut Vec<u8>, before: &SharedKey, key: &SharedKey) {
-    let shared = key.common_prefix(before);
-    put_varint(out, shared as u64);
-    put_bytes(out, &key.suffix(shared));
-}
-
-fn decode_key(
-    decoder: &mut Decoder<'_>,
-    before: &SharedKey,
-    allowance: &mut Allowance,
-) -> Result<SharedKey> {
-    let shared = decoder.length(before.len())?;
-    let rest = decoder.bytes(KEY_BYTES_MAX - shared)?;
-    allowance.take_key(SharedKey::bytes_after(before, shared, rest.len()))?;
-    Ok(SharedKey::after(before, shared, rest))
 }
 
 /// Decodes a node.
@@ -104,8 +87,8 @@ pub(super) fn decode_node(bytes: &[u8], node_cache: &NodeCache) -> Result<Node> 
         allowance.take(size_of::<Table>());
         let before = tables.last().map(|table| &table.last);
         let least = before.unwrap_or(&SharedKey::LEAST);
-        let first = decode_key(&mut decoder, least, &mut allowance)?;
-        let last = decode_key(&mut decoder, &first, &mut allowance)?;
+        let first = SharedKey::decode_after(least, &mut decoder, &mut allowance)?;
+        let last = SharedKey::decode_after(&first, &mut decoder, &mut allowance)?;
         if before.is_some_and(|before| *before >= first) || first > last {
             return Err(decoder.damaged("tables are out of order"));
         }

@@ -21,10 +21,9 @@
 use super::config::BminusConfig;
 use super::node::{Directory, Facts, Node, NodeCache, PageRef};
 use super::version::Parts;
-use crate::base::codec::{Decoder, put_bytes, put_varint};
+use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
-use crate::base::limits::KEY_BYTES_MAX;
 use crate::memory::budget::Charge;
 use crate::pages::homes::{DeadStamps, HOMES_MAX, HomeLayout, Region, View};
 use crate::run::Totals;
@@ -55,9 +54,7 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
     put_varint(&mut out, node.pages.len() as u64);
     let mut before = &SharedKey::LEAST;
     for page in &node.pages {
-        let shared = page.first.common_prefix(before);
-        put_varint(&mut out, shared as u64);
-        put_bytes(&mut out, &page.first.suffix(shared));
+        page.first.encode_after(before, &mut out);
         put_varint(&mut out, u64::from(page.region));
         out.push(page.home);
         before = &page.first;
@@ -87,10 +84,7 @@ pub(super) fn decode_node(bytes: &[u8], node_cache: &NodeCache) -> Result<Node> 
     for index in 0..count {
         allowance.take(size_of::<PageRef>() + 8);
         let before = pages.last().map_or(&SharedKey::LEAST, |page| &page.first);
-        let shared = decoder.length(before.len())?;
-        let rest = decoder.bytes(KEY_BYTES_MAX - shared)?;
-        allowance.take_key(SharedKey::bytes_after(before, shared, rest.len()))?;
-        let first = SharedKey::after(before, shared, rest);
+        let first = SharedKey::decode_after(before, &mut decoder, &mut allowance)?;
         if (index > 0 && *before >= first) || (index == 0 && first.len() > 0) {
             return Err(decoder.damaged("pages are out of order"));
         }

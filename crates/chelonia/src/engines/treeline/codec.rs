@@ -44,9 +44,7 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
     put_varint(&mut out, node.items.len() as u64);
     let mut before = &SharedKey::LEAST;
     for item in &node.items {
-        let shared = item.first.common_prefix(before);
-        put_varint(&mut out, shared as u64);
-        put_bytes(&mut out, &item.first.suffix(shared));
+        item.first.encode_after(before, &mut out);
         item.group.encode(&mut out);
         before = &item.first;
     }
@@ -69,10 +67,7 @@ pub(super) fn decode_node(bytes: &[u8], node_cache: &NodeCache) -> Result<Node> 
         allowance.take(size_of::<Item>() + size_of::<Group>());
         let before = items.last().map(|item| &item.first);
         let least = before.unwrap_or(&SharedKey::LEAST);
-        let shared = decoder.length(least.len())?;
-        let rest = decoder.bytes(KEY_BYTES_MAX - shared)?;
-        allowance.take_key(SharedKey::bytes_after(least, shared, rest.len()))?;
-        let first = SharedKey::after(least, shared, rest);
+        let first = SharedKey::decode_after(least, &mut decoder, &mut allowance)?;
         if before.is_some_and(|before| *before >= first) {
             return Err(decoder.damaged("groups are out of order"));
         }
