@@ -14,7 +14,6 @@ use crate::buffer_tree::counts::Ledger;
 use crate::buffer_tree::events::{Event, Events};
 use crate::buffer_tree::node::{Child, Node, NodeCache, Pivot};
 use crate::buffer_tree::source::{self, Source};
-use crate::engine::OwnedExtent;
 use crate::memory::budget::{Charge, Use};
 use crate::merge::Merge;
 use crate::run::{Run, RunBuilder, RunOptions, RunRef, Totals, WasCached, weight};
@@ -99,7 +98,7 @@ impl<'t> Output<'t> {
     pub fn retire(&self, reference: Option<NodeRef>, node: &Node) {
         let mut ledger = self.ledger.lock();
         if let Some(reference) = reference {
-            ledger.retire(owned(reference));
+            ledger.retire(reference.owned());
         }
         ledger.refer(node.runs(), -1);
     }
@@ -130,7 +129,7 @@ impl<'t> Output<'t> {
         let reference =
             NodeRef::write(self.node_cache.storage(), self.quota, &bytes, |reference| {
                 let mut ledger = self.ledger.lock();
-                ledger.nodes.push(owned(reference));
+                ledger.nodes.push(reference.owned());
                 ledger.refer(node.runs(), 1);
             })?;
         drop(bytes);
@@ -192,10 +191,6 @@ pub fn key_bytes(pivots: &[Pivot]) -> usize {
         before = Some(&pivot.key);
     }
     bytes
-}
-
-fn owned(reference: NodeRef) -> OwnedExtent {
-    OwnedExtent::structure(reference.extent, reference.generation)
 }
 
 /// A run that has been written.

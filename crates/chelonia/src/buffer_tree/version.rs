@@ -7,7 +7,7 @@ use crate::buffer_tree::codec::RootBlob;
 use crate::buffer_tree::counts::{Counts, Ledger};
 use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, Node, NodeCache, NodeSlot, Pivot, Summary};
-use crate::engine::{EngineStats, OwnedExtent};
+use crate::engine::{EngineStats, OwnedExtent, blocks_after};
 use crate::runtime::sync::{Arc, AtomicU64, OnceLock, Ordering};
 
 /// Maximum number of nodes on a path whose buffers are examined: in a higher tree the amount
@@ -86,11 +86,8 @@ impl Shared {
             // after the counts have changed.
             let _ = storage.free(unused.extent);
         }
-        let blocks = |extents: &[OwnedExtent]| -> u64 {
-            extents.iter().map(|owned| u64::from(owned.extent.blocks)).sum()
-        };
         let (gained, lost) = (settled.gained, settled.lost);
-        let disk_blocks = (before.disk_blocks + blocks(&gained)).saturating_sub(blocks(&lost));
+        let disk_blocks = blocks_after(before.disk_blocks, &gained, &lost);
         let shared = Arc::clone(self);
         let unit_bounds = OnceLock::new();
         let version = TreeVersion { shared, root, summary, disk_blocks, unit_bounds };

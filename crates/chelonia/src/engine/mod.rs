@@ -350,6 +350,18 @@ impl From<&LargeRef> for OwnedExtent {
     }
 }
 
+/// Returns the number of blocks of a version that gained and lost these extents, after a version of
+/// `before` blocks.
+#[must_use]
+pub fn blocks_after(before: u64, gained: &[OwnedExtent], lost: &[OwnedExtent]) -> u64 {
+    let blocks = |extents: &[OwnedExtent]| -> u64 {
+        // Pages are parts of their groups.
+        let allocated = extents.iter().filter(|owned| owned.is_allocated());
+        allocated.map(|owned| u64::from(owned.extent.blocks)).sum()
+    };
+    (before + blocks(gained)).saturating_sub(blocks(lost))
+}
+
 /// Result of an absorb.
 pub struct Absorbed {
     /// The next version.

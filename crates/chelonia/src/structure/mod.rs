@@ -21,6 +21,7 @@
 //! | `key_view` | borrowed views of keys ([`KeyView`]) |
 //! | `directory` | the nodes of a tree with one level of them ([`Directory`]) |
 //! | `root` | the root blob of a tree with one directory ([`DirectoryRoot`]) |
+//! | `output` | extents that work on a tree gains and loses ([`Output`]) |
 //! | `events` | counters of events |
 //! | `pieces` | comparison of keys that are stored in pieces |
 //!
@@ -32,6 +33,7 @@ pub mod events;
 mod key_codec;
 mod key_view;
 mod node_cache;
+mod output;
 mod pieces;
 mod root;
 mod shared_key;
@@ -40,6 +42,7 @@ pub use allowance::{Allowance, list_of};
 pub use directory::{Directory, Listed};
 pub use key_view::KeyView;
 pub use node_cache::{NodeCache, Slot, Structure};
+pub use output::{Ledger, Output};
 pub use root::DirectoryRoot;
 pub use shared_key::{SHARED_MIN, SharedKey, begun_by};
 
@@ -47,6 +50,7 @@ use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::engine::OwnedExtent;
 use crate::memory::budget::Use;
 use crate::storage::Storage;
 use crate::storage::block::{
@@ -75,6 +79,12 @@ impl NodeRef {
     pub fn blocks_for(bytes: u32) -> u32 {
         let payload = u32::try_from(BLOCK_PAYLOAD_BYTES).unwrap_or(u32::MAX);
         bytes.div_ceil(payload)
+    }
+
+    /// The extent of the node.
+    #[must_use]
+    pub fn owned(self) -> OwnedExtent {
+        OwnedExtent::structure(self.extent, self.generation)
     }
 
     /// Appends the encoded reference.

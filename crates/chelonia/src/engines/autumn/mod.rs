@@ -45,7 +45,7 @@ use crate::base::error::{Error, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::SortedUpdates;
 use crate::engine::{
-    Absorbed, Engine, EngineStats, Job, LiveOptions, OwnedExtent, Version, Work, WriteBudget,
+    Absorbed, Engine, EngineStats, Job, LiveOptions, Version, Work, WriteBudget, blocks_after,
 };
 use crate::run::OpenRuns;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
@@ -257,10 +257,7 @@ impl Autumn {
             }
         };
         let (gained, lost) = output.settle();
-        let blocks = |extents: &[OwnedExtent]| -> u64 {
-            extents.iter().map(|owned| u64::from(owned.extent.blocks)).sum()
-        };
-        let disk_blocks = (version.disk_blocks + blocks(&gained)).saturating_sub(blocks(&lost));
+        let disk_blocks = blocks_after(version.disk_blocks, &gained, &lost);
         let shared = Arc::clone(&self.shared);
         let next = Arc::new(AutumnVersion::new(shared, directory, next, disk_blocks));
         *self.newest.write() = Arc::clone(&next);

@@ -27,7 +27,7 @@ use crate::engine::OwnedExtent;
 use crate::memory::budget::Charge;
 use crate::run::{Run, RunFilter, RunRef, Totals};
 use crate::runtime::sync::Arc;
-use crate::structure::{self, NodeRef, SharedKey, Slot, begun_by};
+use crate::structure::{self, SharedKey, Slot, begun_by};
 use std::ops::Bound;
 
 /// Maximum tables of a node: small enough to be rewritten with every merge.
@@ -136,11 +136,6 @@ impl Table {
 
 /// Returns the extent of a run as an [`OwnedExtent`].
 pub(super) fn owned_run(reference: &RunRef) -> OwnedExtent {
-    OwnedExtent::structure(reference.extent, reference.generation)
-}
-
-/// Returns the extent of a node as an [`OwnedExtent`].
-pub(super) fn owned_node(reference: NodeRef) -> OwnedExtent {
     OwnedExtent::structure(reference.extent, reference.generation)
 }
 

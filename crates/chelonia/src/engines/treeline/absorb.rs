@@ -4,6 +4,7 @@
 
 use super::Treeline;
 use super::codec::STAGED_MAX;
+use super::config::TreelineConfig;
 use super::output::Output;
 use super::staged::{Staged, Table};
 use super::sweep::updates::StagedStream;
@@ -15,7 +16,7 @@ use crate::engine::{Absorbed, OwnedExtent, Work, WriteBudget};
 use crate::merge::{Merge, Tombstones, UpdatesStream, small_neighbours};
 use crate::run::{RunBuilder, even_ranges, weight};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
-use crate::structure::{SharedKey, events};
+use crate::structure::{Ledger, SharedKey, events};
 use std::collections::BTreeSet;
 
 /// Number of runs that are built side by side.
@@ -63,9 +64,9 @@ impl Treeline {
             return;
         };
         let own = self.output(work.quota);
-        match merge_staged(&whole[group.clone()], self.config().run_bytes, &own) {
+        match merge_staged(&whole[group.clone()], self.config(), &own) {
             Ok(tables) => {
-                let (gained, lost) = own.into_ledger().into_lists();
+                let Ledger { gained, lost } = own.into_ledger();
                 output.gain(gained);
                 output.lose(lost);
                 parts.staged.splice(group, [Staged::new(tables, self.storage().budget())]);
@@ -82,12 +83,13 @@ impl Treeline {
         output: &Output<'_>,
         work: &Work<'_>,
     ) -> Result<Vec<Table>> {
-        let ranges = even_ranges(updates, self.config().run_bytes);
+        let config = self.config();
+        let ranges = even_ranges(updates, config.run_bytes);
         let written: Vec<Mutex<Option<Table>>> = ranges.iter().map(|_| Mutex::default()).collect();
         work.workers.at_most(BUILDERS_MAX).run(ranges.len(), &|index| {
             let ranks = ranges[index].clone();
             let mut stream = UpdatesStream::new(updates, vec![ranks], work.progress);
-            let mut builder = output.run_builder();
+            let mut builder = RunBuilder::new(output.storage(), config.run);
             while let Some(key) = stream.key() {
                 builder.add(key, stream.update())?;
                 stream.advance()?;
@@ -102,18 +104,22 @@ impl Treeline {
 }
 
 /// Writes the entries of several memtables, newest first, as those of one.
-fn merge_staged(group: &[Arc<Staged>], run_bytes: u64, output: &Output<'_>) -> Result<Vec<Table>> {
+fn merge_staged(
+    group: &[Arc<Staged>],
+    config: TreelineConfig,
+    output: &Output<'_>,
+) -> Result<Vec<Table>> {
     let sources: Result<Vec<StagedStream>> =
         group.iter().map(|staged| StagedStream::new(staged, &KeyRange::all())).collect();
     let mut merge = Merge::new(sources?, Direction::Ascending, Tombstones::Keep)?;
     let (mut tables, mut kept) = (Vec::new(), BTreeSet::new());
-    let mut builder = output.run_builder();
+    let mut builder = RunBuilder::new(output.storage(), config.run);
     while let Some(key) = merge.key() {
         let update = merge.update();
         kept.extend(update.large());
         builder.add(key, update)?;
         merge.advance()?;
-        let is_full = weight(builder.entries(), builder.user_bytes()) >= run_bytes;
+        let is_full = weight(builder.entries(), builder.user_bytes()) >= config.run_bytes;
         if is_full || merge.key().is_none() {
             tables.push(finish(&mut builder, output)?);
         }

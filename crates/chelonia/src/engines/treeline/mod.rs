@@ -32,7 +32,7 @@ pub use self::config::TreelineConfig;
 use self::counters::Counters;
 use self::forecast::Forecast;
 use self::node::NodeCache;
-use self::output::{Ledger, Output};
+use self::output::Output;
 use self::sweep::{Due, SweepJob};
 use self::version::{Parts, TreelineVersion};
 use crate::base::error::Result;
@@ -147,13 +147,8 @@ impl Treeline {
 
     /// An empty output that allocates within `quota`.
     fn output<'t>(&'t self, quota: &'t Quota<'t>) -> Output<'t> {
-        self.output_after(quota, Ledger::default())
-    }
-
-    /// An output that continues `ledger`.
-    fn output_after<'t>(&'t self, quota: &'t Quota<'t>, ledger: Ledger) -> Output<'t> {
         let Shared { node_cache, counters, .. } = &*self.shared;
-        Output::new(node_cache, counters, self.config().run, quota, ledger)
+        Output::new(node_cache, (counters, &counters.node_bytes), quota)
     }
 }
 

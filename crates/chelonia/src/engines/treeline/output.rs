@@ -1,127 +1,30 @@
 //! Output of an absorb or a job: extents written, and extents the next version no longer refers to.
 //!
-//! Every allocated extent is recorded at once, so that a failure frees all of them. A page written
-//! to a slot of its group is not recorded: after a failure no version refers to the slot. A page
-//! that is lost is recorded if its group stays. Workers share the output.
+//! Extents are recorded at once (`structure/output.rs`). A page written to a slot of its group is
+//! not recorded: after a failure no version refers to the slot. A page that is lost is recorded if
+//! its group stays.
 
 use super::codec;
 use super::config::TreelineConfig;
 use super::counters::Counters;
-use super::node::{Facts, Item, Listed, NODE_KEY_BYTES, Node, NodeCache};
-use super::version::Parts;
+use super::node::{Facts, Item, Listed, NODE_KEY_BYTES, Node};
 use crate::base::error::Result;
-use crate::engine::{ExtentKind, OwnedExtent};
-use crate::run::{RunBuilder, RunOptions};
-use crate::runtime::sync::{Arc, Mutex, Ordering};
-use crate::storage::Storage;
-use crate::storage::quota::Quota;
-use crate::structure::NodeRef;
+use crate::structure::{self, NodeRef};
 
 /// A node with fewer groups than this part of a full one is joined with its neighbor.
 const SMALL_PART: usize = 4;
 
 /// Output of one absorb or one job.
-pub(super) struct Output<'t> {
-    pub node_cache: &'t NodeCache,
-    pub counters: &'t Counters,
-    pub quota: &'t Quota<'t>,
-    run: RunOptions,
-    ledger: Mutex<Ledger>,
-}
+pub(super) type Output<'t> = structure::Output<'t, Node, Counters>;
 
-/// Gained and lost extents.
-#[derive(Default)]
-pub(super) struct Ledger {
-    gained: Vec<OwnedExtent>,
-    lost: Vec<OwnedExtent>,
-}
-
-impl Ledger {
-    /// Frees everything that failed work allocated. Continues after an error.
-    pub fn roll_back(self, storage: &Storage) -> Result<()> {
-        let own = self.gained.into_iter();
-        let own = own.filter(|owned| !owned.is_large_value());
-        own.map(|owned| storage.free(owned.extent)).fold(Ok(()), Result::and)
-    }
-
-    /// The gained and lost extents.
-    pub fn into_lists(self) -> (Vec<OwnedExtent>, Vec<OwnedExtent>) {
-        (self.gained, self.lost)
-    }
-
-    /// The gained and lost extents of successful work. The slots of pages that are lost by groups
-    /// that stay are held from now on, to the end of their lifetime.
-    pub fn settle(self, storage: &Storage) -> (Vec<OwnedExtent>, Vec<OwnedExtent>) {
-        let pages = self.lost.iter().filter(|owned| owned.kind == ExtentKind::Page);
-        storage.hold_slots(pages.map(|owned| (owned.extent.start, owned.generation)));
-        (self.gained, self.lost)
-    }
-}
-
-/// The extent of a node.
-pub(super) fn owned_node(reference: NodeRef) -> OwnedExtent {
-    OwnedExtent::structure(reference.extent, reference.generation)
-}
-
-impl<'t> Output<'t> {
-    /// Creates an empty output that continues `ledger`.
-    pub fn new(
-        node_cache: &'t NodeCache,
-        counters: &'t Counters,
-        run: RunOptions,
-        quota: &'t Quota<'t>,
-        ledger: Ledger,
-    ) -> Self {
-        Self { node_cache, counters, quota, run, ledger: Mutex::new(ledger) }
-    }
-
-    /// The storage.
-    pub fn storage(&self) -> &Arc<Storage> {
-        self.node_cache.storage()
-    }
-
-    /// A builder of staged runs.
-    pub fn run_builder(&self) -> RunBuilder {
-        RunBuilder::new(self.storage(), self.run)
-    }
-
-    /// Records extents that the next version refers to.
-    pub fn gain(&self, extents: impl IntoIterator<Item = OwnedExtent>) {
-        self.ledger.lock().gained.extend(extents);
-    }
-
-    /// Records extents that the next version does not refer to.
-    pub fn lose(&self, extents: impl IntoIterator<Item = OwnedExtent>) {
-        self.ledger.lock().lost.extend(extents);
-    }
-
-    /// Ends the output.
-    pub fn into_ledger(self) -> Ledger {
-        self.ledger.into_inner()
-    }
-
-    fn write_node_bytes(&self, bytes: &[u8]) -> Result<NodeRef> {
-        let reference = NodeRef::write(self.storage(), self.quota, bytes, |reference| {
-            self.gain([owned_node(reference)]);
-        })?;
-        self.counters.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
-        Ok(reference)
-    }
-
-    /// Writes the directory of a version; loses the one `before`.
-    pub fn write_directory(&self, before: Option<NodeRef>, parts: &Parts) -> Result<NodeRef> {
-        let reference = self.write_node_bytes(&parts.encode())?;
-        self.lose(before.map(owned_node));
-        Ok(reference)
-    }
-
+impl Output<'_> {
     fn write_node(&self, items: Vec<Item>) -> Result<Listed> {
         let groups = u32::try_from(items.len()).unwrap_or(u32::MAX);
         let pages = items.iter().map(|item| item.group.pages()).sum();
         let node = Node::new(items);
         let first = node.items[0].first.clone();
         let facts = Facts { totals: node.totals(), groups, pages };
-        let reference = self.write_node_bytes(&codec::encode_node(&node))?;
+        let reference = self.write(&codec::encode_node(&node))?;
         let slot = self.node_cache.admit(Some(reference), (), node);
         Ok(Listed { first, slot, facts })
     }
@@ -155,7 +58,7 @@ impl<'o, 't> NextNodes<'o, 't> {
 
     /// Adds the groups of a node with changes, which is lost.
     pub fn change(&mut self, before: Option<&Listed>, items: Vec<Item>) {
-        self.output.lose(before.and_then(|node| node.slot.reference()).map(owned_node));
+        self.output.lose(before.and_then(|node| node.slot.reference()).map(NodeRef::owned));
         self.open.extend(items);
     }
 

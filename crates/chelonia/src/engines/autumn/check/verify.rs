@@ -11,7 +11,7 @@ use crate::base::keys::KeyRange;
 use crate::base::stream::{LargeRef, SortedStream};
 use crate::engine::OwnedExtent;
 use crate::engines::autumn::codec::Directory;
-use crate::engines::autumn::table::{Listed, Node, Sequence, Table, owned_node};
+use crate::engines::autumn::table::{Listed, Node, Sequence, Table};
 use crate::engines::autumn::version::AutumnVersion;
 use crate::run::{RunStream, Totals};
 use crate::storage::block::DATA_FILE;
@@ -26,9 +26,9 @@ pub(in crate::engines::autumn) fn walk_extents(
 ) -> Result<()> {
     let node_cache = &version.shared.node_cache;
     let mut unread = None;
-    version.directory.map(owned_node).map_or(Ok(()), &mut *visit)?;
+    version.directory.map(NodeRef::owned).map_or(Ok(()), &mut *visit)?;
     for listed in version.sequences().flat_map(|sequence| &sequence.nodes) {
-        listed.slot.reference().map(owned_node).map_or(Ok(()), &mut *visit)?;
+        listed.slot.reference().map(NodeRef::owned).map_or(Ok(()), &mut *visit)?;
         let node = match node_cache.load_owned(&listed.slot) {
             Ok(node) => node,
             Err(error) => {

@@ -1,8 +1,8 @@
 //! Output of an absorb or a merge: extents written, and extents the next version no longer refers
 //! to.
 //!
-//! Every allocated extent is recorded at once, so that a failure frees all of them. Workers share
-//! the output; builders are recycled between them.
+//! Extents are recorded at once (`structure/output.rs`). Workers share the output; builders are
+//! recycled between them.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
@@ -13,31 +13,21 @@ use crate::engines::autumn::codec;
 use crate::engines::autumn::counters::Counters;
 use crate::engines::autumn::table::{
     Listed, NODE_KEY_BYTES, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, NodeCache, SHORT_BOUND_BYTES,
-    Sequence, Table, owned_node, owned_run,
+    Sequence, Table, owned_run,
 };
 use crate::engines::autumn::version::Next;
-use crate::run::{RunBuilder, RunOptions, WasCached, weight};
-use crate::runtime::sync::{Arc, Mutex, Ordering};
+use crate::run::{RunBuilder, RunOptions, RunRef, WasCached, weight};
+use crate::runtime::sync::{Arc, Mutex};
 use crate::storage::block::DATA_FILE;
 use crate::storage::quota::Quota;
-use crate::structure::NodeRef;
+use crate::structure::{self, Ledger, NodeRef, events};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Output of one absorb or one merge.
 pub(in crate::engines::autumn) struct Output<'t> {
-    node_cache: &'t NodeCache,
-    counters: &'t Counters,
+    tree: structure::Output<'t, Node, Counters>,
     options: RunOptions,
-    quota: &'t Quota<'t>,
     builders: Mutex<Vec<RunBuilder>>,
-    ledger: Mutex<Ledger>,
-}
-
-/// Gained and lost extents.
-#[derive(Default)]
-struct Ledger {
-    gained: Vec<OwnedExtent>,
-    lost: Vec<OwnedExtent>,
 }
 
 /// Change of one sequence.
@@ -57,15 +47,15 @@ impl<'t> Output<'t> {
         options: RunOptions,
         quota: &'t Quota<'t>,
     ) -> Self {
-        let (builders, ledger) = (Mutex::default(), Mutex::default());
-        Self { node_cache, counters, options, quota, builders, ledger }
+        let tree = structure::Output::new(node_cache, (counters, &counters.node_bytes), quota);
+        Self { tree, options, builders: Mutex::default() }
     }
 
     /// Returns a writer of tables with this many filter bits per key; return it with `give_back`.
     pub fn writer(&self, bits_per_key: u32) -> TableWriter<'_> {
         let recycled = self.builders.lock().pop();
         let mut builder =
-            recycled.unwrap_or_else(|| RunBuilder::new(self.node_cache.storage(), self.options));
+            recycled.unwrap_or_else(|| RunBuilder::new(self.tree.storage(), self.options));
         builder.set_bits_per_key(bits_per_key);
         TableWriter { builder, large: Vec::new(), output: self }
     }
@@ -77,12 +67,12 @@ impl<'t> Output<'t> {
 
     /// Records extents, written elsewhere, that the next version refers to.
     pub fn gain(&self, extents: impl IntoIterator<Item = OwnedExtent>) {
-        self.ledger.lock().gained.extend(extents);
+        self.tree.gain(extents);
     }
 
     /// Records extents that the next version does not refer to.
     pub fn lose(&self, extents: impl IntoIterator<Item = OwnedExtent>) {
-        self.ledger.lock().lost.extend(extents);
+        self.tree.lose(extents);
     }
 
     /// Writes a sequence of these tables, which are in order.
@@ -164,48 +154,33 @@ impl<'t> Output<'t> {
 
     fn write_node(&self, tables: Vec<Table>) -> Result<Listed> {
         let node = Node::new(tables);
-        let bytes = codec::encode_node(&node);
-        let reference =
-            NodeRef::write(self.node_cache.storage(), self.quota, &bytes, |reference| {
-                self.ledger.lock().gained.push(owned_node(reference));
-            })?;
-        self.counters.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
+        let reference = self.tree.write(&codec::encode_node(&node))?;
         let first = node.tables[0].first.clone();
         let (totals, tables) = (node.totals(), node.tables.len());
-        let slot = self.node_cache.admit(Some(reference), (), node);
+        let slot = self.tree.node_cache.admit(Some(reference), (), node);
         Ok(Listed { first, slot, totals, tables: u32::try_from(tables).unwrap_or(u32::MAX) })
     }
 
     /// Writes the directory of the next version and retires the one at `before`. An empty tree has
     /// none.
     pub fn write_directory(&self, before: Option<NodeRef>, next: &Next) -> Result<Option<NodeRef>> {
-        self.lose(before.map(owned_node));
-        if next.level0.is_empty() && next.levels.iter().all(|level| level.is_empty()) {
-            return Ok(None);
-        }
+        let is_empty = next.level0.is_empty() && next.levels.iter().all(|level| level.is_empty());
         let level0 = next.level0.iter().map(|sequence| &**sequence);
         let levels = next.levels.iter().map(|sequence| &**sequence);
-        let bytes = codec::Directory::encode(level0, next.sinking, levels);
-        let reference =
-            NodeRef::write(self.node_cache.storage(), self.quota, &bytes, |reference| {
-                self.ledger.lock().gained.push(owned_node(reference));
-            })?;
-        self.counters.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
-        Ok(Some(reference))
+        let bytes = (!is_empty).then(|| codec::Directory::encode(level0, next.sinking, levels));
+        self.tree.replace_directory(before, bytes)
     }
 
     /// Returns the gained and lost extents of successful work.
     pub fn settle(self) -> (Vec<OwnedExtent>, Vec<OwnedExtent>) {
-        let ledger = self.ledger.into_inner();
-        (ledger.gained, ledger.lost)
+        let Ledger { gained, lost } = self.tree.into_ledger();
+        (gained, lost)
     }
 
     /// Frees everything that failed work allocated. Continues after an error.
     pub fn roll_back(self) -> Result<()> {
-        let storage = self.node_cache.storage();
-        let gained = self.ledger.into_inner().gained.into_iter();
-        let own = gained.filter(|owned| !owned.is_large_value());
-        own.map(|owned| storage.free(owned.extent)).fold(Ok(()), Result::and)
+        let storage = Arc::clone(self.tree.storage());
+        self.tree.into_ledger().roll_back(&storage)
     }
 }
 
@@ -227,7 +202,7 @@ impl NextNodes<'_, '_> {
             self.open.extend(change.added);
             return self.keep(node);
         };
-        self.output.lose(node.slot.reference().map(owned_node));
+        self.output.lose(node.slot.reference().map(NodeRef::owned));
         let stays = before.tables.iter().filter(|table| !removed.contains(&gone(table))).cloned();
         let mut tables: Vec<Table> = stays.collect();
         if tables.len() + removed.len() != before.tables.len() {
@@ -247,7 +222,7 @@ impl NextNodes<'_, '_> {
         if (1..NODE_TABLES_SMALL).contains(&self.open.len())
             && let Some(before) = self.load(node, true)?
         {
-            self.output.lose(node.slot.reference().map(owned_node));
+            self.output.lose(node.slot.reference().map(NodeRef::owned));
             self.open.extend(before.tables.iter().cloned());
             return Ok(());
         }
@@ -262,7 +237,7 @@ impl NextNodes<'_, '_> {
 
     /// Loads the node; returns `None` if it is damaged and `may_be_damaged`.
     fn load(&self, node: &Listed, may_be_damaged: bool) -> Result<Option<Arc<Node>>> {
-        match self.output.node_cache.load_owned(&node.slot) {
+        match self.output.tree.node_cache.load_owned(&node.slot) {
             Err(error) if may_be_damaged && error.kind() == ErrorKind::Corrupt => Ok(None),
             node => node.map(Some),
         }
@@ -307,10 +282,10 @@ impl TableWriter<'_> {
     ) -> Result<Table> {
         let first = edges.first(self.builder.first_key().unwrap_or_default());
         let last = edges.last(self.builder.last_key().unwrap_or_default());
-        let Output { node_cache, counters, ledger, quota, .. } = self.output;
-        let open = |reference| {
-            ledger.lock().gained.push(owned_run(&reference));
-            counters.data_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
+        let structure::Output { node_cache, counters, quota, .. } = self.output.tree;
+        let open = |reference: RunRef| {
+            self.output.gain([owned_run(&reference)]);
+            events::add(&counters.data_bytes, reference.extent.bytes());
             node_cache.context().open(node_cache.storage(), reference)
         };
         let run = match was_cached {

@@ -32,21 +32,21 @@ use self::node::NodeAbsorb;
 use self::parts::{Finished, NextNodes};
 use super::config::BminusConfig;
 use super::node::{Directory, Listed, Node};
-use super::output::{Ledger, Output, owned_node};
+use super::output::Output;
 use super::read::pages::{Loaded, NodePages};
 use super::version::{BminusVersion, Parts};
 use super::{Bminus, Shared};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Generation;
 use crate::base::stream::SortedUpdates;
-use crate::engine::{Absorbed, OwnedExtent, Work, WriteBudget};
+use crate::engine::{Absorbed, Work, WriteBudget, blocks_after};
 use crate::pages::homes::{
     HeldStamps, Image, Region, View, Wanted, Writes, read_bytes, read_homes, sum_of,
 };
 use crate::run::even_ranges;
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::storage::io::AlignedBuffer;
-use crate::structure::{NodeRef, SharedKey, events};
+use crate::structure::{Ledger, NodeRef, SharedKey, events};
 use std::ops::Range;
 
 /// Percentage to which pages are filled that were divided.
@@ -204,7 +204,7 @@ impl Bminus {
     ) -> Result<Option<Absorbed>> {
         let stamp = self.storage().new_generation()?;
         let Shared { node_cache, counters, held, .. } = &*self.shared;
-        let output = Output::new(node_cache, counters, work.quota);
+        let output = Output::new(node_cache, (counters, &counters.node_bytes), work.quota);
         let context = Context {
             output: &output,
             config: *node_cache.context(),
@@ -239,10 +239,7 @@ impl Bminus {
         let Ledger { gained, lost } = ledger;
         let stamp = parts.view.stamp;
         learned.record(stamp);
-        let blocks = |extents: &[OwnedExtent]| -> u64 {
-            extents.iter().map(|owned| u64::from(owned.extent.blocks)).sum()
-        };
-        let disk_blocks = (version.disk_blocks + blocks(&gained)).saturating_sub(blocks(&lost));
+        let disk_blocks = blocks_after(version.disk_blocks, &gained, &lost);
         self.tainted.store(false, Ordering::SeqCst);
         let shared = Arc::clone(&self.shared);
         let next = Arc::new(BminusVersion::new(shared, place, parts, disk_blocks));
@@ -297,7 +294,7 @@ impl Bminus {
         work: &Work<'_>,
     ) -> Result<Absorbed> {
         let Shared { node_cache, counters, .. } = &*self.shared;
-        let output = Output::new(node_cache, counters, work.quota);
+        let output = Output::new(node_cache, (counters, &counters.node_bytes), work.quota);
         match self.write_directory(version, &output, &parts) {
             Ok(place) => {
                 let next = NextVersion { parts, place, learned: Learned::default() };
@@ -317,11 +314,8 @@ impl Bminus {
         output: &Output<'_>,
         parts: &Parts,
     ) -> Result<Option<NodeRef>> {
-        if parts.directory.nodes.is_empty() {
-            output.lose(version.place.map(owned_node));
-            return Ok(None);
-        }
-        output.write_directory(version.place, parts).map(Some)
+        let next = (!parts.directory.nodes.is_empty()).then(|| parts.encode());
+        output.replace_directory(version.place, next)
     }
 }
 

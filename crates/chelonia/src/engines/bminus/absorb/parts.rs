@@ -8,11 +8,10 @@ use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::engines::bminus::codec::PAGES_MAX;
 use crate::engines::bminus::node::{Facts, Listed, Node, PageRef};
-use crate::engines::bminus::output::owned_node;
 use crate::pages::homes::{HOMES_MAX, Page, PageBytes, Region};
 use crate::run::Totals;
 use crate::runtime::sync::Arc;
-use crate::structure::{SharedKey, events};
+use crate::structure::{NodeRef, SharedKey, events};
 use std::collections::BTreeMap;
 
 /// A node with fewer pages than this part of a full one is joined with its neighbor.
@@ -330,7 +329,7 @@ impl<'a> NextNodes<'a> {
             After::Kept(listed) => self.keep(&listed),
             After::New(new) => {
                 let before = before.and_then(|before| before.slot.reference());
-                self.context.output.lose(before.map(owned_node));
+                self.context.output.lose(before.map(NodeRef::owned));
                 new.into_iter().try_for_each(|node| match node {
                     NewNode::Written(listed) => self.keep(&listed),
                     NewNode::Small(part) => self.add(part),
@@ -372,7 +371,7 @@ impl<'a> NextNodes<'a> {
         if is_joined {
             let is_hot = self.context.is_hot(listed);
             let node = self.context.output.node_cache.load_once(&listed.slot)?;
-            self.context.output.lose(listed.slot.reference().map(owned_node));
+            self.context.output.lose(listed.slot.reference().map(NodeRef::owned));
             self.learned.carry(&node.regions, listed.facts.changed);
             return self.add(Part { is_hot, ..part_of(listed, &node, self.context.stamp) });
         }

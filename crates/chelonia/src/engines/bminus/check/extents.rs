@@ -4,10 +4,10 @@ use crate::base::error::Result;
 use crate::base::stream::LargeRef;
 use crate::engine::OwnedExtent;
 use crate::engines::bminus::node::{Listed, Node};
-use crate::engines::bminus::output::owned_node;
 use crate::engines::bminus::read::pages::{NodePages, Reading};
 use crate::engines::bminus::version::BminusVersion;
 use crate::pages::homes::{Page, PageBytes};
+use crate::structure::NodeRef;
 use std::collections::BTreeSet;
 
 /// Number of pages that are read together.
@@ -20,9 +20,9 @@ pub(in crate::engines::bminus) fn walk_extents(
     visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,
 ) -> Result<()> {
     let mut unread = Ok(());
-    version.place.map(owned_node).map_or(Ok(()), &mut *visit)?;
+    version.place.map(NodeRef::owned).map_or(Ok(()), &mut *visit)?;
     for listed in &version.parts.directory.nodes {
-        listed.slot.reference().map(owned_node).map_or(Ok(()), &mut *visit)?;
+        listed.slot.reference().map(NodeRef::owned).map_or(Ok(()), &mut *visit)?;
         let node = match version.shared.node_cache.load_once(&listed.slot) {
             Ok(node) => node,
             Err(error) => {

@@ -5,11 +5,11 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream};
 use crate::engine::OwnedExtent;
 use crate::engines::treeline::node::{Listed, NodeCache};
-use crate::engines::treeline::output::owned_node;
 use crate::engines::treeline::version::TreelineVersion;
 use crate::pages::{Group, LoadedPages, PageStream, Reading};
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
+use crate::structure::NodeRef;
 use std::collections::BTreeSet;
 
 /// Visits every extent that `version` refers to; fails at the end if a node, a list of large values
@@ -19,7 +19,7 @@ pub(in crate::engines::treeline) fn walk_extents(
     visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,
 ) -> Result<()> {
     let mut unread = None;
-    version.place.map(owned_node).map_or(Ok(()), &mut *visit)?;
+    version.place.map(NodeRef::owned).map_or(Ok(()), &mut *visit)?;
     for (staged, from) in version.parts.live() {
         for table in &staged.tables {
             visit(table.owned())?;
@@ -45,7 +45,7 @@ fn walk_node(
     listed: &Listed,
     visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,
 ) -> Result<Result<()>> {
-    listed.slot.reference().map(owned_node).map_or(Ok(()), &mut *visit)?;
+    listed.slot.reference().map(NodeRef::owned).map_or(Ok(()), &mut *visit)?;
     let node = match node_cache.load_owned(&listed.slot) {
         Ok(node) => node,
         Err(error) => return Ok(Err(error)),

@@ -27,16 +27,16 @@ use self::updates::{StagedStream, live_range};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::keys::KeyRange;
-use crate::engine::{Absorbed, Job, OwnedExtent, Work};
+use crate::engine::{Absorbed, Job, OwnedExtent, Work, blocks_after};
 use crate::engines::treeline::Treeline;
 use crate::engines::treeline::forecast::Met;
 use crate::engines::treeline::node::{Directory, Item, Listed};
-use crate::engines::treeline::output::{Ledger, NextNodes, Output, owned_node};
+use crate::engines::treeline::output::{NextNodes, Output};
 use crate::engines::treeline::staged::{Staged, Table};
 use crate::engines::treeline::version::{Parts, TreelineVersion};
 use crate::pages::{Bounds, Group};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
-use crate::structure::{DirectoryRoot, SharedKey, events};
+use crate::structure::{DirectoryRoot, Ledger, SharedKey, events};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -260,7 +260,7 @@ impl Job for SweepJob<'_> {
         let Some(done) = self.done.take() else { return Ok(None) };
         let tree = self.tree;
         let version = tree.newest();
-        let output = tree.output_after(work.quota, done.ledger);
+        let output = tree.output(work.quota).after(done.ledger);
         let mut parts = version.parts.clone();
         if parts.sinking == 0 {
             events::add(&tree.shared.counters.sweeps, 1);
@@ -321,14 +321,8 @@ impl Treeline {
         output: Output<'_>,
     ) -> Result<Absorbed> {
         let is_empty = parts.staged.is_empty() && parts.directory.nodes.is_empty();
-        let place = match is_empty {
-            true => {
-                output.lose(version.place.map(owned_node));
-                Ok(None)
-            }
-            false => output.write_directory(version.place, &parts).map(Some),
-        };
-        let place = match place {
+        let directory = (!is_empty).then(|| parts.encode());
+        let place = match output.replace_directory(version.place, directory) {
             Ok(place) => place,
             Err(error) => {
                 // The first error is more useful than one from the roll-back.
@@ -337,12 +331,7 @@ impl Treeline {
             }
         };
         let (gained, lost) = output.into_ledger().settle(self.storage());
-        let blocks = |extents: &[OwnedExtent]| -> u64 {
-            // Pages are parts of their groups.
-            let allocated = extents.iter().filter(|owned| owned.is_allocated());
-            allocated.map(|owned| u64::from(owned.extent.blocks)).sum()
-        };
-        let disk_blocks = (version.disk_blocks + blocks(&gained)).saturating_sub(blocks(&lost));
+        let disk_blocks = blocks_after(version.disk_blocks, &gained, &lost);
         let shared = Arc::clone(&self.shared);
         let next = Arc::new(TreelineVersion::new(shared, place, parts, disk_blocks));
         *self.newest.write() = Arc::clone(&next);
