@@ -20,6 +20,7 @@
 //! | `key_codec` | keys in the bytes of nodes |
 //! | `key_view` | borrowed views of keys ([`KeyView`]) |
 //! | `directory` | the nodes of a tree with one level of them ([`Directory`]) |
+//! | `check` | verification of directories and nodes ([`Check`]) |
 //! | `root` | the root blob of a tree with one directory ([`DirectoryRoot`]) |
 //! | `output` | extents that work on a tree gains and loses ([`Output`]) |
 //! | `events` | counters of events |
@@ -28,6 +29,7 @@
 //! Each engine defines the content of its nodes ([`Structure`]).
 
 mod allowance;
+mod check;
 mod directory;
 pub mod events;
 mod key_codec;
@@ -39,6 +41,7 @@ mod root;
 mod shared_key;
 
 pub use allowance::{Allowance, list_of};
+pub use check::Check;
 pub use directory::{Directory, Listed};
 pub use key_view::KeyView;
 pub use node_cache::{NodeCache, Slot, Structure};

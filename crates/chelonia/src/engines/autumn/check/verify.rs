@@ -6,16 +6,15 @@
 //! a node is compared with the run only if the run is complete.
 
 use crate::base::check::{CheckReport, Relay};
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::keys::KeyRange;
 use crate::base::stream::{LargeRef, SortedStream};
 use crate::engine::OwnedExtent;
 use crate::engines::autumn::codec::Directory;
-use crate::engines::autumn::table::{Listed, Node, Sequence, Table};
+use crate::engines::autumn::table::{Sequence, Table};
 use crate::engines::autumn::version::AutumnVersion;
 use crate::run::{RunStream, Totals};
-use crate::storage::block::DATA_FILE;
-use crate::structure::{NodeRef, SharedKey};
+use crate::structure::{self, NodeRef, SharedKey};
 use std::collections::BTreeSet;
 
 /// Visits every extent that `version` refers to; fails at the end if a node or a list of large
@@ -61,63 +60,26 @@ pub(in crate::engines::autumn) fn verify(
     version: &AutumnVersion,
     report: &mut dyn CheckReport,
 ) -> Result<()> {
-    let mut check = Check { version, report, offset: 0, blocks: 0, is_complete: true };
-    if let Some(directory) = version.directory {
-        check.directory(directory);
-    }
+    let mut check = Check::new(version, version.shared.node_cache.storage(), report);
+    check.directory(version.directory, || {
+        let level0 = version.level0.iter().map(|sequence| &**sequence);
+        let levels = version.levels.iter().map(|sequence| &**sequence);
+        Directory::encode(level0, version.sinking, levels)
+    });
     for sequence in version.sequences() {
         check.sequence(sequence)?;
     }
-    if check.is_complete && check.blocks != version.disk_blocks {
-        check.finding("the block count in the root blob differs from the tree");
-    }
+    check.finish(version.disk_blocks);
     Ok(())
 }
 
-struct Check<'a> {
-    version: &'a AutumnVersion,
-    report: &'a mut dyn CheckReport,
-    /// Offset of the node that is being checked.
-    offset: u64,
-    /// Blocks of nodes, runs and large values.
-    blocks: u64,
-    /// No finding so far.
-    is_complete: bool,
-}
+type Check<'a> = structure::Check<'a, AutumnVersion>;
 
 impl Check<'_> {
-    fn finding(&mut self, what: &str) {
-        self.is_complete = false;
-        self.report.finding(Error::corrupt(what).at(DATA_FILE, self.offset));
-    }
-
-    /// Reads the directory again and compares it with memory.
-    fn directory(&mut self, place: NodeRef) {
-        self.offset = place.extent.offset();
-        let node_cache = &self.version.shared.node_cache;
-        let level0 = self.version.level0.iter().map(|sequence| &**sequence);
-        let levels = self.version.levels.iter().map(|sequence| &**sequence);
-        let expected = Directory::encode(level0, self.version.sinking, levels);
-        match place.read(node_cache.storage()) {
-            Ok(bytes) => {
-                let blocks = u64::from(place.extent.blocks);
-                self.report.blocks(blocks);
-                self.blocks += blocks;
-                if bytes != expected {
-                    self.finding("the directory on disk differs from the tree in memory");
-                }
-            }
-            Err(error) => {
-                self.is_complete = false;
-                self.report.finding(error);
-            }
-        }
-    }
-
     fn sequence(&mut self, sequence: &Sequence) -> Result<()> {
         let mut before: Option<SharedKey> = None;
         for listed in &sequence.nodes {
-            let Some(node) = self.node(listed) else {
+            let Some(node) = self.read_node(&self.version.shared.node_cache, &listed.slot) else {
                 before = None;
                 continue;
             };
@@ -136,24 +98,6 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn node(&mut self, listed: &Listed) -> Option<Node> {
-        let place = listed.slot.reference()?;
-        self.offset = place.extent.offset();
-        match self.version.shared.node_cache.read(place, ()) {
-            Ok(node) => {
-                let blocks = u64::from(place.extent.blocks);
-                self.report.blocks(blocks);
-                self.blocks += blocks;
-                Some(node)
-            }
-            Err(error) => {
-                self.is_complete = false;
-                self.report.finding(error);
-                None
-            }
-        }
-    }
-
     /// Checks a table, its run, and the large values of its live entries.
     fn table(&mut self, table: &Table) -> Result<()> {
         let mut relay = Relay::to(&mut *self.report);
@@ -168,26 +112,14 @@ impl Check<'_> {
         }
         let is_complete = relay.is_complete();
         self.is_complete &= is_complete;
-        for large in large {
-            self.blocks += u64::from(large.extent.blocks);
-            match self.version.shared.node_cache.storage().verify_large(&large) {
-                Ok(blocks) => self.report.blocks(blocks),
-                Err(error) => {
-                    self.is_complete = false;
-                    self.report.finding(error);
-                }
-            }
-        }
+        self.large_values(&large);
         if !is_complete {
             return Ok(());
         }
         match live(table) {
             Ok(true) => {}
             Ok(false) => self.finding("the live totals of a table differ from its run"),
-            Err(error) => {
-                self.is_complete = false;
-                self.report.finding(error);
-            }
+            Err(error) => self.fail(error),
         }
         Ok(())
     }

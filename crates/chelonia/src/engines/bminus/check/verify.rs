@@ -15,7 +15,7 @@ use crate::engines::bminus::version::BminusVersion;
 use crate::pages::homes::{Page, PageBytes, sum_of};
 use crate::run::Totals;
 use crate::storage::block::DATA_FILE;
-use crate::structure::{NodeRef, SharedKey};
+use crate::structure::{self, SharedKey};
 use std::collections::BTreeSet;
 
 /// Number of pages that are read together.
@@ -26,17 +26,13 @@ pub(in crate::engines::bminus) fn verify(
     version: &BminusVersion,
     report: &mut dyn CheckReport,
 ) -> Result<()> {
-    let mut check = Check::new(version, report);
-    if let Some(place) = version.place {
-        check.directory(place);
-    }
+    let mut check = Check::new(version, version.storage(), report);
+    check.directory(version.place, || version.parts.encode());
     let directory = &version.parts.directory;
     for (index, listed) in directory.nodes.iter().enumerate() {
         check.node(listed, directory.upper_of(index));
     }
-    if check.is_complete && check.blocks != version.disk_blocks {
-        check.finding("the block count in the root blob differs from the tree");
-    }
+    check.finish(version.disk_blocks);
     Ok(())
 }
 
@@ -48,64 +44,17 @@ pub(in crate::engines::bminus) fn check_pages(
 ) -> Result<Option<Vec<u8>>> {
     let directory = &version.parts.directory;
     let Some(index) = directory.node_of(from) else { return Ok(None) };
-    let mut check = Check::new(version, report);
+    let mut check = Check::new(version, version.storage(), report);
     check.node(&directory.nodes[index], directory.upper_of(index));
     Ok(directory.upper_of(index).map(|upper| upper.to_bytes().into_owned()))
 }
 
-struct Check<'a> {
-    version: &'a BminusVersion,
-    report: &'a mut dyn CheckReport,
-    /// Offset of the structure that is being checked.
-    offset: u64,
-    /// Blocks of nodes, regions and large values.
-    blocks: u64,
-    /// No finding so far.
-    is_complete: bool,
-}
+type Check<'a> = structure::Check<'a, BminusVersion>;
 
-impl<'a> Check<'a> {
-    fn new(version: &'a BminusVersion, report: &'a mut dyn CheckReport) -> Self {
-        Self { version, report, offset: 0, blocks: 0, is_complete: true }
-    }
-
-    fn finding(&mut self, what: &str) {
-        self.fail(Error::corrupt(what).at(DATA_FILE, self.offset));
-    }
-
-    fn fail(&mut self, error: Error) {
-        self.is_complete = false;
-        self.report.finding(error);
-    }
-
-    fn count(&mut self, place: NodeRef) {
-        let blocks = u64::from(place.extent.blocks);
-        self.report.blocks(blocks);
-        self.blocks += blocks;
-    }
-
-    /// Reads the directory again and compares it with memory.
-    fn directory(&mut self, place: NodeRef) {
-        self.offset = place.extent.offset();
-        match place.read(self.version.storage()) {
-            Ok(bytes) => {
-                self.count(place);
-                if bytes != self.version.parts.encode() {
-                    self.finding("the directory on disk differs from the tree in memory");
-                }
-            }
-            Err(error) => self.fail(error),
-        }
-    }
-
+impl Check<'_> {
     fn node(&mut self, listed: &Listed, upper: Option<&SharedKey>) {
-        let Some(place) = listed.slot.reference() else { return };
-        self.offset = place.extent.offset();
-        let node: Node = match self.version.shared.node_cache.read(place, ()) {
-            Ok(node) => node,
-            Err(error) => return self.fail(error),
-        };
-        self.count(place);
+        let node_cache = &self.version.shared.node_cache;
+        let Some(node) = self.read_node(node_cache, &listed.slot) else { return };
         let facts = listed.facts;
         if node.pages.len() != facts.pages as usize || node.homes() != facts.homes as usize {
             self.finding("the number of pages or homes of a node differs from the directory");
@@ -163,16 +112,6 @@ impl<'a> Check<'a> {
             self.finding("the stamps of a node's pages differ from the directory: a write is lost");
         } else if totals != listed.facts.totals || count != listed.facts.large as usize {
             self.finding("the totals of a node differ from its pages");
-        }
-    }
-
-    fn large_values(&mut self, large: &BTreeSet<LargeRef>) {
-        for large in large {
-            self.blocks += u64::from(large.extent.blocks);
-            match self.version.storage().verify_large(large) {
-                Ok(blocks) => self.report.blocks(blocks),
-                Err(error) => self.fail(error),
-            }
         }
     }
 }

@@ -8,15 +8,13 @@ use crate::base::check::{CheckReport, Relay};
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream};
-use crate::engines::treeline::node::{Item, Listed, Node};
+use crate::engines::treeline::node::{Item, Listed};
 use crate::engines::treeline::staged::{Staged, Table};
 use crate::engines::treeline::version::TreelineVersion;
 use crate::pages::{LoadedPages, PageStream, Reading};
 use crate::run::{RunStream, Totals};
 use crate::runtime::sync::Arc;
-use crate::storage::Storage;
-use crate::storage::block::DATA_FILE;
-use crate::structure::{NodeRef, SharedKey};
+use crate::structure::{self, SharedKey};
 use std::collections::BTreeSet;
 
 /// Verifies `version`.
@@ -24,10 +22,8 @@ pub(in crate::engines::treeline) fn verify(
     version: &TreelineVersion,
     report: &mut dyn CheckReport,
 ) -> Result<()> {
-    let mut check = Check { version, report, offset: 0, blocks: 0, is_complete: true };
-    if let Some(place) = version.place {
-        check.directory(place);
-    }
+    let mut check = Check::new(version, version.shared.node_cache.storage(), report);
+    check.directory(version.place, || version.parts.encode());
     for (staged, from) in version.parts.live() {
         check.staged(staged, from)?;
     }
@@ -35,57 +31,13 @@ pub(in crate::engines::treeline) fn verify(
     for (index, listed) in directory.nodes.iter().enumerate() {
         check.node(listed, directory.upper_of(index));
     }
-    if check.is_complete && check.blocks != version.disk_blocks {
-        check.finding("the block count in the root blob differs from the tree");
-    }
+    check.finish(version.disk_blocks);
     Ok(())
 }
 
-struct Check<'a> {
-    version: &'a TreelineVersion,
-    report: &'a mut dyn CheckReport,
-    /// Offset of the structure that is being checked.
-    offset: u64,
-    /// Blocks of nodes, runs, groups and large values.
-    blocks: u64,
-    /// No finding so far.
-    is_complete: bool,
-}
+type Check<'a> = structure::Check<'a, TreelineVersion>;
 
 impl Check<'_> {
-    fn storage(&self) -> &Arc<Storage> {
-        self.version.shared.node_cache.storage()
-    }
-
-    fn finding(&mut self, what: &str) {
-        self.fail(Error::corrupt(what).at(DATA_FILE, self.offset));
-    }
-
-    fn fail(&mut self, error: Error) {
-        self.is_complete = false;
-        self.report.finding(error);
-    }
-
-    fn count(&mut self, place: NodeRef) {
-        let blocks = u64::from(place.extent.blocks);
-        self.report.blocks(blocks);
-        self.blocks += blocks;
-    }
-
-    /// Reads the directory again and compares it with memory.
-    fn directory(&mut self, place: NodeRef) {
-        self.offset = place.extent.offset();
-        match place.read(self.storage()) {
-            Ok(bytes) => {
-                self.count(place);
-                if bytes != self.version.parts.encode() {
-                    self.finding("the directory on disk differs from the tree in memory");
-                }
-            }
-            Err(error) => self.fail(error),
-        }
-    }
-
     fn staged(&mut self, staged: &Staged, from: &SharedKey) -> Result<()> {
         for table in &staged.tables {
             self.table(table, from)?;
@@ -134,24 +86,9 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn large_values(&mut self, large: &BTreeSet<LargeRef>) {
-        for large in large {
-            self.blocks += u64::from(large.extent.blocks);
-            match self.storage().verify_large(large) {
-                Ok(blocks) => self.report.blocks(blocks),
-                Err(error) => self.fail(error),
-            }
-        }
-    }
-
     fn node(&mut self, listed: &Listed, upper: Option<&SharedKey>) {
-        let Some(place) = listed.slot.reference() else { return };
-        self.offset = place.extent.offset();
-        let node: Node = match self.version.shared.node_cache.read(place, ()) {
-            Ok(node) => node,
-            Err(error) => return self.fail(error),
-        };
-        self.count(place);
+        let node_cache = &self.version.shared.node_cache;
+        let Some(node) = self.read_node(node_cache, &listed.slot) else { return };
         let pages: usize = node.items.iter().map(|item| item.group.slots.len()).sum();
         let facts = listed.facts;
         if node.items[0].first != listed.first || node.totals() != facts.totals {
@@ -206,7 +143,7 @@ impl Check<'_> {
     ) -> Result<Totals> {
         let range = page_range(item, page, upper);
         let pages = page..page + 1;
-        let loaded = LoadedPages::read(self.storage(), &item.group, pages, Reading::Device)?;
+        let loaded = LoadedPages::read(self.storage, &item.group, pages, Reading::Device)?;
         let loaded = Arc::new(loaded);
         let all = Arc::new(KeyRange::all());
         let mut stream = PageStream::new(&loaded, 0..1, &all, Direction::Ascending)?;
