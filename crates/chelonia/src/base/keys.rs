@@ -43,6 +43,19 @@ impl KeyRange {
         Self { lower: Bound::Included(prefix.to_vec()), upper }
     }
 
+    /// The key of the bound at which a scan in this direction begins; `None` if there is no bound.
+    #[must_use]
+    pub fn start(&self, direction: Direction) -> Option<&[u8]> {
+        let bound = match direction {
+            Direction::Ascending => &self.lower,
+            Direction::Descending => &self.upper,
+        };
+        match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key),
+            Bound::Unbounded => None,
+        }
+    }
+
     /// True if `key` is not before the lower bound.
     #[must_use]
     pub fn reaches(&self, key: &[u8]) -> bool {

@@ -21,7 +21,7 @@
 //! Nodes and tables are immutable; any thread may read them.
 
 use crate::base::error::{ErrorKind, Result};
-use crate::base::keys::KeyRange;
+use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::LargeRef;
 use crate::engine::OwnedExtent;
 use crate::memory::budget::Charge;
@@ -279,12 +279,9 @@ impl Sequence {
 
     /// Returns the tables that may have keys of `range`.
     pub fn tables_in(&self, node_cache: &NodeCache, range: &KeyRange) -> Result<Found> {
-        let begin = match &range.lower {
-            Bound::Included(key) | Bound::Excluded(key) => self.node_of(key).unwrap_or(0),
-            Bound::Unbounded => 0,
-        };
+        let begin = range.start(Direction::Ascending).and_then(|key| self.node_of(key));
         let mut found = Found::default();
-        for index in begin..self.nodes.len() {
+        for index in begin.unwrap_or(0)..self.nodes.len() {
             if !self.nodes[index].first.is_admitted(range) {
                 break;
             }

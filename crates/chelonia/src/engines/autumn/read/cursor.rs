@@ -105,14 +105,7 @@ impl SequenceCursor {
     /// Moves to the first table, in cursor direction, that may have keys of the range; returns
     /// false if there is none.
     fn find_first(&mut self) -> Result<bool> {
-        let bound = match self.direction {
-            Direction::Ascending => &self.range.lower,
-            Direction::Descending => &self.range.upper,
-        };
-        let key = match bound {
-            Bound::Included(key) | Bound::Excluded(key) => Some(key.as_slice()),
-            Bound::Unbounded => None,
-        };
+        let key = self.range.start(self.direction);
         let Some(last) = self.sequence.nodes.len().checked_sub(1) else { return Ok(false) };
         let node = match (key, self.direction) {
             (Some(key), Direction::Ascending) => self.sequence.node_of(key).unwrap_or(0),
@@ -194,7 +187,8 @@ impl SequenceCursor {
     fn locate(&mut self, blocks: u32) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
         // Entries before a table's first key are not live.
-        let range = if table.is_complete() || table.first <= *lower_of(&self.range) {
+        let lower = self.range.start(Direction::Ascending).unwrap_or_default();
+        let range = if table.is_complete() || table.first <= *lower {
             Arc::clone(&self.range)
         } else {
             let lower = Bound::Included(table.first.to_bytes().into_owned());
@@ -224,14 +218,6 @@ impl SequenceCursor {
             }
         }
         Ok(())
-    }
-}
-
-/// Returns the least key that the range may contain.
-fn lower_of(range: &KeyRange) -> &[u8] {
-    match &range.lower {
-        Bound::Included(key) | Bound::Excluded(key) => key,
-        Bound::Unbounded => &[],
     }
 }
 

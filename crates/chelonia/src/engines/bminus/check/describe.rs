@@ -4,8 +4,8 @@ use super::page_range;
 use crate::base::dump::{DumpField, DumpItem, DumpVisitor};
 use crate::base::error::Result;
 use crate::base::ids::Extent;
+use crate::base::keys::Direction;
 use crate::engines::bminus::version::BminusVersion;
-use std::ops::Bound;
 
 /// Sends the items of `version` to `out`.
 pub(in crate::engines::bminus) fn describe(
@@ -37,10 +37,7 @@ pub(in crate::engines::bminus) fn describe(
         }
         for page in 0..node.pages.len() {
             let range = page_range(&node, page, &listed.first, directory.upper_of(index));
-            let lower = match &range.lower {
-                Bound::Included(key) | Bound::Excluded(key) => &key[..],
-                Bound::Unbounded => &[],
-            };
+            let lower = range.start(Direction::Ascending).unwrap_or_default();
             let (region, home) = node.home_of(page);
             let home = Extent::new(region.number_of(home).0, region.layout().home_blocks());
             let fields =

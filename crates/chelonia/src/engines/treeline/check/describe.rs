@@ -3,10 +3,10 @@
 use super::page_range;
 use crate::base::dump::{DumpField, DumpItem, DumpVisitor};
 use crate::base::error::Result;
+use crate::base::keys::Direction;
 use crate::engines::treeline::node::Item;
 use crate::engines::treeline::staged::Table;
 use crate::engines::treeline::version::TreelineVersion;
-use std::ops::Bound;
 
 /// Sends the items of `version` to `out`.
 pub(in crate::engines::treeline) fn describe(
@@ -67,10 +67,7 @@ fn group(item: &Item, out: &mut dyn DumpVisitor) -> Result<()> {
     out.item(&DumpItem { kind: "group", depth: 2, fields: &fields })?;
     for page in 0..group.slots.len() {
         let range = page_range(item, page, None);
-        let lower = match &range.lower {
-            Bound::Included(key) | Bound::Excluded(key) => &key[..],
-            Bound::Unbounded => &[],
-        };
+        let lower = range.start(Direction::Ascending).unwrap_or_default();
         let fields = [
             ("extent", DumpField::extent(Some(group.owned_page(page).extent))),
             ("first_key", DumpField::Key(lower)),

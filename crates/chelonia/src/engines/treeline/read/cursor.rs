@@ -17,7 +17,7 @@ use crate::merge::{Merge, Tombstones};
 use crate::pages::{LoadedPages, PageStream, Reading};
 use crate::run::{RunCursor, scan_blocks_max};
 use crate::runtime::sync::Arc;
-use std::ops::{Bound, Range};
+use std::ops::Range;
 
 /// Number of pages that a scan reads first.
 const FIRST_PAGES: usize = 2;
@@ -190,30 +190,24 @@ impl PagesCursor {
 
     /// Goes to the page where the range begins, in cursor direction.
     fn begin(&mut self) -> Result<()> {
-        let bound = match self.direction {
-            Direction::Ascending => &self.range.lower,
-            Direction::Descending => &self.range.upper,
-        };
-        let key = match bound {
-            Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
-            Bound::Unbounded => None,
-        };
+        let range = Arc::clone(&self.range);
+        let key = range.start(self.direction);
         let directory = Arc::clone(&self.version.parts.directory);
         let Some(last) = directory.nodes.len().checked_sub(1) else { return Ok(()) };
-        let place = match (&key, self.direction) {
+        let place = match (key, self.direction) {
             (Some(key), _) => directory.node_of(key).unwrap_or(0),
             (None, Direction::Ascending) => 0,
             (None, Direction::Descending) => last,
         };
         let node = self.load(place)?;
-        let item = match (&key, self.direction) {
+        let item = match (key, self.direction) {
             (Some(key), _) => node.item_of(key),
             (None, Direction::Ascending) => 0,
             (None, Direction::Descending) => node.items.len() - 1,
         };
         self.node = Some((place, node));
         self.enter(item);
-        if let (Some(key), Some((_, node))) = (&key, &self.node) {
+        if let (Some(key), Some((_, node))) = (key, &self.node) {
             let item = &node.items[item];
             let page = item.group.bounds.page_of(&item.first, key);
             match self.direction {
