@@ -12,6 +12,8 @@ use super::NodeRef;
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::storage::Storage;
+use crate::storage::block::DATA_FILE;
 
 /// Format byte at the start of the blob.
 const FORMAT: u8 = 1;
@@ -35,6 +37,21 @@ impl DirectoryRoot {
             put_varint(&mut out, self.disk_blocks);
         }
         out
+    }
+
+    /// Decodes the blob of `what`, and the directory that it refers to. A tree without a blob is
+    /// empty.
+    pub fn open<D: Default>(
+        blob: Option<&[u8]>,
+        what: &'static str,
+        storage: &Storage,
+        decode: impl FnOnce(&[u8]) -> Result<D>,
+    ) -> Result<(Self, D)> {
+        let root = blob.map_or_else(|| Ok(Self::default()), |blob| Self::decode(blob, what))?;
+        let Some(place) = root.directory else { return Ok((root, D::default())) };
+        let directory = decode(&place.read(storage)?);
+        let directory = directory.map_err(|error| error.at(DATA_FILE, place.extent.offset()))?;
+        Ok((root, directory))
     }
 
     /// Decodes the blob of `what`, for errors.

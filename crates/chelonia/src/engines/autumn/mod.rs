@@ -50,7 +50,6 @@ use crate::engine::{
 use crate::run::OpenRuns;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
-use crate::storage::block::DATA_FILE;
 use crate::storage::quota::Quota;
 use crate::structure::{DirectoryRoot, SharedKey, events};
 use std::collections::BTreeMap;
@@ -147,15 +146,9 @@ impl Autumn {
         root: Option<&[u8]>,
     ) -> Result<Self> {
         let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
-        let blob = match root {
-            Some(root) => DirectoryRoot::decode(root, ROOT)?,
-            None => DirectoryRoot::default(),
-        };
-        let directory = match blob.directory {
-            Some(place) => Directory::decode(&place.read(storage)?, &node_cache)
-                .map_err(|error| error.at(DATA_FILE, place.extent.offset()))?,
-            None => Directory::default(),
-        };
+        let (blob, directory) = DirectoryRoot::open(root, ROOT, storage, |bytes| {
+            Directory::decode(bytes, &node_cache)
+        })?;
         let shared = Arc::new(Shared {
             node_cache,
             counters: Counters::default(),

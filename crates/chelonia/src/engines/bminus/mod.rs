@@ -38,7 +38,6 @@ use crate::engine::{Absorbed, Engine, EngineStats, Job, LiveOptions, Version, Wo
 use crate::pages::homes::HeldStamps;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
-use crate::storage::block::DATA_FILE;
 use crate::structure::DirectoryRoot;
 use std::collections::BTreeSet;
 
@@ -96,15 +95,8 @@ impl Bminus {
     /// Opens the tree described by `root`, or an empty one. Reads the directory.
     pub fn open(storage: &Arc<Storage>, config: BminusConfig, root: Option<&[u8]>) -> Result<Self> {
         let node_cache = NodeCache::new(Arc::clone(storage), config);
-        let blob = match root {
-            Some(root) => DirectoryRoot::decode(root, ROOT)?,
-            None => DirectoryRoot::default(),
-        };
-        let parts = match blob.directory {
-            Some(place) => Parts::decode(&place.read(storage)?, &node_cache)
-                .map_err(|error| error.at(DATA_FILE, place.extent.offset()))?,
-            None => Parts::default(),
-        };
+        let (blob, parts) =
+            DirectoryRoot::open(root, ROOT, storage, |bytes| Parts::decode(bytes, &node_cache))?;
         let (counters, held) = (Counters::default(), HeldStamps::default());
         let shared = Arc::new(Shared { node_cache, counters, held });
         // The last process may have written more than it made durable.

@@ -43,7 +43,6 @@ use crate::run::OpenRuns;
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
-use crate::storage::block::DATA_FILE;
 use crate::storage::quota::Quota;
 use crate::structure::DirectoryRoot;
 
@@ -106,15 +105,8 @@ impl Treeline {
         root: Option<&[u8]>,
     ) -> Result<Self> {
         let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
-        let blob = match root {
-            Some(root) => DirectoryRoot::decode(root, ROOT)?,
-            None => DirectoryRoot::default(),
-        };
-        let parts = match blob.directory {
-            Some(place) => Parts::decode(&place.read(storage)?, &node_cache)
-                .map_err(|error| error.at(DATA_FILE, place.extent.offset()))?,
-            None => Parts::default(),
-        };
+        let (blob, parts) =
+            DirectoryRoot::open(root, ROOT, storage, |bytes| Parts::decode(bytes, &node_cache))?;
         if parts.sinking > 0 {
             mark(Mark::OpenedWithinSweep);
         }
