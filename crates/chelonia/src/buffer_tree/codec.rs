@@ -16,8 +16,8 @@
 //!              v  length of the rest of its first key, then the rest
 //!                 its run (`RunRef`)
 //!
-//! pivot        v  bytes that its key shares with the pivot before
-//!              v  length of the rest, then the rest
+//! pivot           its key, prefix-compressed against that of the pivot before
+//!                 (`structure/key_codec.rs`)
 //!              1  child: 0 none, 1 leaf (height 1), 2 node (above)
 //!                 leaf: its run (`RunRef`); node: [`NodeRef`], [`Summary`]
 //!              v  parts; each: level (1; bit 6 = the totals are estimated), segment (v),

@@ -1,7 +1,7 @@
-//! Keys in the bytes of a node: each without the bytes that it shares with another one.
+//! Prefix compression of keys in the bytes of a node.
 //!
 //! ```text
-//! key          v  bytes that it shares with the other key
+//! key          v  bytes that it shares with the key against which it is compressed
 //!              v  length of the rest, then the rest                          (v: a varint)
 //! ```
 
@@ -12,7 +12,7 @@ use crate::base::error::Result;
 use crate::base::limits::KEY_BYTES_MAX;
 
 impl SharedKey {
-    /// Appends the key without the bytes that it shares with `before`.
+    /// Appends the key, prefix-compressed against `before`.
     pub fn encode_after(&self, before: &Self, out: &mut Vec<u8>) {
         let shared = self.common_prefix(before);
         put_varint(out, shared as u64);

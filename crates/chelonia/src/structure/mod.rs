@@ -17,7 +17,7 @@
 //! | `allowance` | limits the memory of a node while it is decoded ([`Allowance`]) |
 //! | `node_cache` | the nodes in memory ([`Slot`], [`NodeCache`]) |
 //! | `shared_key` | the keys of nodes ([`SharedKey`]) |
-//! | `key_codec` | keys in the bytes of nodes |
+//! | `key_codec` | prefix compression of keys in the bytes of nodes |
 //! | `key_view` | borrowed views of keys ([`KeyView`]) |
 //! | `directory` | the nodes of a tree with one level of them ([`Directory`]) |
 //! | `check` | verification of directories and nodes ([`Check`]) |

@@ -6,10 +6,8 @@
 //!          1    4  tables
 //!          5       tables
 //!
-//! table        v  bytes that its first bound shares with the last bound of the table before
-//!              v  length of the rest, then the rest
-//!              v  bytes that its last bound shares with its first
-//!              v  length of the rest, then the rest
+//! table           its first bound, prefix-compressed against the last one of the table before
+//!                 (`structure/key_codec.rs`); its last bound, against its first
 //!                 its run (`RunRef`)
 //!              v  entries that are not live (0: all of the run is live, nothing follows)
 //!              v  tombstones and v bytes of these

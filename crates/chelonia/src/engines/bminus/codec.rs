@@ -6,13 +6,13 @@
 //!               v  stamp of the absorb that wrote it
 //!               v  regions; each: v first block; v generation; v that less the stamp of the
 //!                  absorb that allocated it; v homes; v blocks of a page
-//!               v  pages; each: v bytes that its bound shares with that of the page before, v
-//!                  length of the rest, the rest; v region; 1 home
+//!               v  pages; each: its bound, prefix-compressed against that of the page before
+//!                  (`structure/key_codec.rs`); v region; 1 home
 //!
 //! directory 0   1  format ([`DIRECTORY_FORMAT`])
 //!               v  stamp of the version; dead stamps (`pages/homes/stamps.rs`)
-//!               v  nodes; each: v length of its first bound, that bound; `NodeRef`; totals;
-//!                  v pages; v homes; v large values; 8 sum of its stamps
+//!                  nodes (`structure/directory.rs`), with the facts: `Totals`; v pages; v homes;
+//!                  v large values; 8 sum of its stamps
 //! ```
 //!
 //! `v` is a varint. Decoding trusts nothing: counts are bounded by the remaining bytes before

@@ -4,16 +4,15 @@
 //! ```text
 //! node     0    1  format ([`NODE_FORMAT`])
 //!          1    v  groups
-//!                  groups; each: v bytes that its first bound shares with that of the group
-//!                  before, v length of the rest, the rest; the group
+//!                  groups; each: its first bound, prefix-compressed against that of the group
+//!                  before (`structure/key_codec.rs`); the group
 //!
 //! directory 0   1  format ([`DIRECTORY_FORMAT`])
 //!          1    v  staged memtables; v those of them that are being swept;
 //!               v  length of the key below which they are swept, that key
 //!                  memtables, newest first; each: v runs; each run: v length and bytes of the
 //!                  first key, the same of the last key, `RunRef`, v large values swept
-//!               v  nodes; each: v length of its first bound, that bound; `NodeRef`; `Totals`;
-//!                  v groups; v pages
+//!                  nodes (`structure/directory.rs`), with the facts: `Totals`; v groups; v pages
 //! ```
 //!
 //! `v` is a varint. Decoding trusts nothing: counts are bounded by the remaining bytes before
