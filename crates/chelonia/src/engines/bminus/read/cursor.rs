@@ -78,20 +78,8 @@ impl BminusCursor {
         Ok(cursor)
     }
 
-    /// The bound where the range begins, in cursor direction.
-    fn start(&self) -> Option<Vec<u8>> {
-        let bound = match self.direction {
-            Direction::Ascending => &self.range.lower,
-            Direction::Descending => &self.range.upper,
-        };
-        match bound {
-            Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
-            Bound::Unbounded => None,
-        }
-    }
-
     fn begin(&mut self) -> Result<()> {
-        let key = self.start();
+        let key = self.range.start(self.direction).map(<[u8]>::to_vec);
         let directory = Arc::clone(&self.version.parts.directory);
         let Some(last) = directory.nodes.len().checked_sub(1) else { return Ok(()) };
         let place = match (&key, self.direction) {
