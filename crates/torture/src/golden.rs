@@ -8,6 +8,10 @@
 //!     both-crashed/
 //!     splinter-closed/   the same, one keyspace of engine splinter
 //!     splinter-crashed/
+//!     treeline-closed/   the same, one keyspace of engine treeline
+//!     treeline-crashed/
+//!     bminus-closed/     the same, one keyspace of engine bminus
+//!     bminus-crashed/
 //! ```
 //!
 //! [`make`] writes such stores, once per format, for `chelonia-torture golden DIR`; the tests of
@@ -16,14 +20,14 @@
 //! levels with buffers.
 
 use chelonia::{
-    AutumnOptions, Database, Durability, FilterKind, Keyspace, KeyspaceOptions, Result,
-    SplinterOptions, TreelineOptions, TurtleOptions,
+    AutumnOptions, BminusOptions, Database, Durability, FilterKind, Keyspace, KeyspaceOptions,
+    Result, SplinterOptions, TreelineOptions, TurtleOptions,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The names of the stores of a format.
-pub const STORES: [&str; 8] = [
+pub const STORES: [&str; 10] = [
     "closed",
     "crashed",
     "both-closed",
@@ -32,6 +36,8 @@ pub const STORES: [&str; 8] = [
     "splinter-crashed",
     "treeline-closed",
     "treeline-crashed",
+    "bminus-closed",
+    "bminus-crashed",
 ];
 
 /// Changes; the last ones are only in the log of the crashed store.
@@ -56,6 +62,8 @@ fn keyspaces(database: &Database, name: &str) -> Result<[Keyspace; 2]> {
         bloom.engine(SplinterOptions::new().branch_bytes(4 << 10).fanout(4))
     } else if name.starts_with("treeline") {
         bloom.engine(TreelineOptions::new().group_pages(4))
+    } else if name.starts_with("bminus") {
+        bloom.engine(BminusOptions::new().delta_bytes(1 << 10))
     } else {
         bloom
     };
