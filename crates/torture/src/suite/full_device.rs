@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// The device size of the first units, those of the short profile; later devices are larger.
 const DEVICE_BYTES_LEAST: u64 = 40 << 20;
 const DEVICE_BYTES_MOST: u64 = 400 << 20;
-const SHORT_UNITS: u64 = 16;
+const SHORT_UNITS: u64 = 18;
 
 /// The memory budget.
 const MEMORY: u64 = 32 << 20;
@@ -56,6 +56,9 @@ const RECENT: usize = 32;
 
 /// With threads, a write may be refused while the background reclaims space: the number of retries.
 const TRIES: u32 = 400;
+
+/// Kinds of units: each engine alone, and all engines in one database.
+const KINDS: u64 = ENGINES as u64 + 1;
 
 /// A unit is a device.
 pub struct FullDevice;
@@ -84,8 +87,7 @@ impl Test for FullDevice {
             _ => DEVICE_BYTES_LEAST + rng.below(DEVICE_BYTES_MOST - DEVICE_BYTES_LEAST),
         };
         // The units with threads are of every engine in turn.
-        let engines = ENGINES as u64;
-        let stepped = !(unit.number / engines + unit.number % engines).is_multiple_of(4);
+        let stepped = !(unit.number / KINDS + unit.number % KINDS).is_multiple_of(4);
         let mut life = Life::begin(unit.number, capacity, stepped, rng);
         life.live();
         life.tally.add("devices filled", 1);
@@ -118,8 +120,8 @@ struct Life {
     layout: LogLayout,
     database: Option<Database>,
     keyspaces: Vec<Keyspace>,
-    engine: EngineKind,
-    options: KeyspaceOptions,
+    /// The engines of its keyspaces, in turn.
+    engines: Vec<EngineKind>,
     held: Vec<Snapshot>,
     model: BTreeMap<Place, Stored>,
     /// The last places written.
@@ -139,11 +141,13 @@ impl Life {
             plan: FaultPlan::new(),
             capacity,
             stepped,
-            layout: layout_of(unit / ENGINES as u64),
+            layout: layout_of(unit / KINDS),
             database: None,
             keyspaces: Vec::new(),
-            engine: engine_of(unit),
-            options: KeyspaceOptions::new().engine(engine_of(unit)),
+            engines: match unit % KINDS {
+                number if number < ENGINES as u64 => vec![engine_of(number)],
+                _ => EngineKind::ALL.to_vec(),
+            },
             held: Vec::new(),
             model: BTreeMap::new(),
             recent: VecDeque::new(),
@@ -155,7 +159,7 @@ impl Life {
         };
         life.open();
         let keyspaces = one_of(&mut life.rng, &[1, 1, 2, 4]);
-        life.open_keyspaces(keyspaces);
+        life.open_keyspaces(keyspaces.max(life.engines.len()));
         life
     }
 
@@ -186,7 +190,8 @@ impl Life {
 
     fn open_keyspaces(&mut self, count: usize) {
         let open = |number: usize| {
-            self.database().keyspace(&format!("keyspace {number}"), self.options.clone()).unwrap()
+            let options = KeyspaceOptions::new().engine(self.engines[number % self.engines.len()]);
+            self.database().keyspace(&format!("keyspace {number}"), options).unwrap()
         };
         self.keyspaces = (0..count).map(open).collect();
     }
@@ -212,9 +217,9 @@ impl Life {
         self.check();
         self.database().checkpoint().unwrap();
         assert_eq!(unreachable_blocks(self.database()).unwrap(), 0, "space is leaked");
-        let percent = match self.engine {
-            EngineKind::Treeline => REFILLED_PERCENT_STAGED,
-            _ => REFILLED_PERCENT,
+        let percent = match self.engines.contains(&EngineKind::Treeline) {
+            true => REFILLED_PERCENT_STAGED,
+            false => REFILLED_PERCENT,
         };
         let mut again = self.fill();
         let refills = if self.stepped { 0 } else { REFILLS_MAX };
