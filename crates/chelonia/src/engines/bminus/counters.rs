@@ -25,6 +25,8 @@ event_counters! {
     regions = "regions_created",
     /// Regions freed because none of their homes was used any more.
     regions_freed = "regions_freed",
+    /// Old images overwritten with zeros.
+    slots_cleared = "slots_cleared",
     /// Homes read wholly, because it was not known where their image is.
     found = "homes_searched",
     /// Nodes read wholly, because a place of a home could not be read.

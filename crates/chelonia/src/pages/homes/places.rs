@@ -95,6 +95,17 @@ impl Places {
         SLOTS.into_iter().find(|place| !self.is_needed(*place, newest, held))
     }
 
+    /// The other slot than that of `image`, if an image is there that no version needs.
+    #[must_use]
+    pub fn stale_slot(&self, image: Image, newest: &View, held: &HeldStamps) -> Option<u8> {
+        let is_stale = |place: &u8| {
+            *place != image.slot
+                && self.stamp(*place) != Generation(0)
+                && !self.is_needed(*place, newest, held)
+        };
+        SLOTS.into_iter().find(is_stale)
+    }
+
     /// A delta block that may be overwritten.
     #[must_use]
     pub fn free_delta(&self, newest: &View, held: &HeldStamps) -> Option<u8> {
@@ -190,6 +201,12 @@ mod tests {
         assert_eq!(free(31), (None, Some(2)));
         drop(other);
         assert_eq!(free(31), (Some(0), Some(1)));
+        let image = places.image(&view(31)).unwrap();
+        assert_eq!(places.stale_slot(image, &view(31), &held), Some(0));
+        let snapshot = held.hold(Generation(30));
+        assert_eq!(places.stale_slot(image, &view(31), &held), None);
+        drop(snapshot);
+        assert_eq!(Places([0, 0, 0, 31]).stale_slot(image, &view(31), &held), None);
         // Nobody needs what a failed attempt left.
         let left = Places([20, 0, 0, 15]);
         assert_eq!(left.free_slot(&view(31), &held), Some(3));

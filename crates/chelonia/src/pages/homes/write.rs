@@ -17,6 +17,8 @@ pub struct Writes {
     used: usize,
     /// First block, stamp and blocks of each.
     waiting: Vec<(BlockNo, Generation, usize)>,
+    /// First block and blocks of places that zeros wait for.
+    cleared: Vec<(BlockNo, u32)>,
     blocks_written: u64,
 }
 
@@ -24,7 +26,8 @@ impl Writes {
     /// Creates an empty list.
     pub fn new(storage: &Storage) -> Result<Self> {
         let memory = storage.buffers().take()?;
-        Ok(Self { memory, used: 0, waiting: Vec::new(), blocks_written: 0 })
+        let (waiting, cleared) = (Vec::new(), Vec::new());
+        Ok(Self { memory, used: 0, waiting, cleared, blocks_written: 0 })
     }
 
     /// Blocks written since the last call.
@@ -87,6 +90,14 @@ impl Writes {
         Ok(())
     }
 
+    /// Overwrites a place that no version needs with zeros, which take no space on storage that
+    /// compresses.
+    pub fn clear(&mut self, (region, home, place): (&Region, u8, u8)) {
+        let blocks = region.layout().blocks_of(place);
+        let first = BlockNo(region.number_of(home).0 + u64::from(blocks.start));
+        self.cleared.push((first, blocks.end - blocks.start));
+    }
+
     /// Writes what waits.
     pub fn flush(&mut self, storage: &Storage) -> Result<()> {
         let mut rest = &mut self.memory[..self.used];
@@ -98,6 +109,13 @@ impl Writes {
         }
         self.blocks_written += (self.used / BLOCK_BYTES) as u64;
         self.used = 0;
-        if writes.is_empty() { Ok(()) } else { storage.write_many(&mut writes) }
+        if !writes.is_empty() {
+            storage.write_many(&mut writes)?;
+        }
+        for (first, blocks) in self.cleared.drain(..) {
+            storage.zero_blocks(first, blocks)?;
+            self.blocks_written += u64::from(blocks);
+        }
+        Ok(())
     }
 }

@@ -33,6 +33,7 @@ impl NodeAbsorb<'_> {
                 let target = (&*region, home, place);
                 self.writes.delta(storage, target, stamps, segments, &open.page)?;
                 events::add(&output.counters.deltas, 1);
+                self.clear_stale(&region, home, image);
                 ((region, home), image)
             }
             (place, origin) => {
@@ -59,6 +60,19 @@ impl NodeAbsorb<'_> {
             }
         };
         self.note_written(at, image, &open)
+    }
+
+    /// Clears the slot before the one that a delta was written for [3.1].
+    fn clear_stale(&mut self, region: &Region, home: u8, image: Image) {
+        let Context { newest, held, output, .. } = self.context;
+        let changed = self.before.map(|(listed, _)| listed.facts.changed);
+        let places = changed.and_then(|changed| region.places(home, changed));
+        let stale = places.and_then(|places| places.stale_slot(image, newest, held));
+        if let Some(slot) = stale {
+            region.begin_write(home, slot);
+            self.writes.clear((region, home, slot));
+            events::add(&output.counters.slots_cleared, 1);
+        }
     }
 
     fn note_written(&mut self, at: HomeAt, image: Image, open: &OpenPage) -> Result<HomeAt> {
