@@ -32,6 +32,8 @@ unsafe extern "C" {
     fn rocksdb_options_set_create_if_missing(options: Handle, value: c_uchar);
     fn rocksdb_options_set_error_if_exists(options: Handle, value: c_uchar);
     fn rocksdb_options_set_write_buffer_size(options: Handle, bytes: usize);
+    fn rocksdb_options_set_max_bytes_for_level_base(options: Handle, bytes: u64);
+    fn rocksdb_options_set_target_file_size_base(options: Handle, bytes: u64);
     fn rocksdb_options_set_max_write_buffer_number(options: Handle, number: c_int);
     fn rocksdb_options_set_max_background_jobs(options: Handle, jobs: c_int);
     fn rocksdb_options_set_use_direct_reads(options: Handle, value: c_uchar);
@@ -165,6 +167,8 @@ impl Drop for Owned {
 pub struct Tuning {
     /// Bytes of a memtable; there are two.
     pub write_buffer_bytes: usize,
+    /// Bytes of level 1, with tables of a quarter of it; `None` for the defaults.
+    pub level_bytes: Option<u64>,
     /// Bytes of the cache of blocks.
     pub cache_bytes: usize,
     /// Bytes of a block.
@@ -203,6 +207,10 @@ fn options(tuning: &Tuning) -> Owned {
         rocksdb_options_set_error_if_exists(options, 1);
         rocksdb_options_set_write_buffer_size(options, tuning.write_buffer_bytes);
         rocksdb_options_set_max_write_buffer_number(options, 2);
+        if let Some(bytes) = tuning.level_bytes {
+            rocksdb_options_set_max_bytes_for_level_base(options, bytes);
+            rocksdb_options_set_target_file_size_base(options, bytes / 4);
+        }
         rocksdb_options_set_max_background_jobs(options, tuning.background_jobs);
         rocksdb_options_set_use_direct_reads(options, 1);
         rocksdb_options_set_use_direct_io_for_flush_and_compaction(options, 1);

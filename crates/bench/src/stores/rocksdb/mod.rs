@@ -63,6 +63,8 @@ pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
     let heap = HEAP_BYTES.min(options.memory / SMALL_PART);
     let tuning = Tuning {
         write_buffer_bytes: bytes_of(write_buffer)?,
+        // As large as level 0 when it is compacted, as the tuning guide has it.
+        level_bytes: (write_buffer < WRITE_BUFFER_BYTES).then_some(4 * write_buffer),
         cache_bytes: bytes_of(options.memory - 2 * write_buffer - heap)?,
         block_bytes: 4096,
         filter_bits: 10.0,
@@ -102,7 +104,7 @@ impl RocksDb {
 
 impl Store for RocksDb {
     fn facts(&self) -> Facts {
-        let Tuning { write_buffer_bytes, cache_bytes, block_bytes, .. } = self.tuning;
+        let Tuning { write_buffer_bytes, level_bytes, cache_bytes, block_bytes, .. } = self.tuning;
         let Tuning { filter_bits, background_jobs, .. } = self.tuning;
         let log = match self.durability {
             Durability::Memory => "on, written when its buffer is full (manual_wal_flush)",
@@ -114,6 +116,7 @@ impl Store for RocksDb {
             ("log_bytes", "as counted by the store, in steps of 0.01 GiB".to_owned()),
             ("write_buffer", format!("2 x {write_buffer_bytes} bytes")),
             ("checkpoint_distance", format!("{write_buffer_bytes} bytes")),
+            ("level_1", level_bytes.map_or("default".to_owned(), |bytes| format!("{bytes} bytes"))),
             ("block_cache", format!("LRU, {cache_bytes} bytes, index and filters on the heap")),
             ("block_size", format!("{block_bytes} bytes")),
             ("filter", format!("full Bloom, {filter_bits} bits per key")),
