@@ -40,7 +40,7 @@ impl Learned {
         self.carried.append(&mut other.carried);
     }
 
-    /// Tells the regions, after the absorb with this stamp has succeeded.
+    /// Records everything in the regions, after the absorb with this stamp has succeeded.
     pub fn record(self, stamp: Generation) {
         for (region, home, place) in self.written {
             if let Some(region) = region.upgrade() {
