@@ -64,11 +64,10 @@ impl Storage {
         self.cache.timed(Priority::Scan, || self.file.read_many(reads))
     }
 
-    /// Writes zeros to `blocks` blocks from `first` on, which the caller owns.
-    pub fn zero_blocks(&self, first: BlockNo, blocks: u32) -> Result<()> {
-        let extent = Extent { start: first, blocks };
-        let zeroed = self.file.writing()?.write_zeros(extent.offset(), extent.bytes());
-        zeroed.inspect_err(|_| self.file.note_failed_write())
+    /// Writes zeros to several block ranges together, which the caller owns. They are written, not
+    /// only noted in the file system, so that a device that compresses knows of them.
+    pub fn zero_many(&self, ranges: &[Extent]) -> Result<()> {
+        self.file.zero_many(ranges)
     }
 
     /// Reads several block ranges together, bypassing the cache, for a caller that verifies each

@@ -121,6 +121,14 @@ impl Region {
         BlockNo(self.extent.start.0 + u64::from(home) * u64::from(self.layout.home_blocks()))
     }
 
+    /// The blocks of a place of a home.
+    #[must_use]
+    pub fn place_of(&self, home: u8, place: u8) -> Extent {
+        let blocks = self.layout.blocks_of(place);
+        let first = self.number_of(home).0 + u64::from(blocks.start);
+        Extent::new(first, blocks.end - blocks.start)
+    }
+
     /// The place of a home in the data file, in bytes.
     #[must_use]
     pub fn offset_of(&self, home: u8) -> u64 {

@@ -5,7 +5,8 @@
 //!      0    8  stamp of the base that it changes
 //!      8   16  segments in it, a bit each
 //!     24    2  bytes of a segment
-//!     26    2  zero
+//!     26    1  place of the slot that has the base
+//!     27    1  zero
 //!     28       the segments, in order; the rest is zero
 //! ```
 //!
@@ -73,13 +74,14 @@ impl Segments {
         (0..SEGMENTS_MAX).filter(move |index| self.0 >> index & 1 == 1)
     }
 
-    /// Writes the delta of `page` over the base with stamp `base` to `part`.
-    pub fn write(self, page: &[u8], base: u64, bytes: usize, part: &mut [u8]) {
+    /// Writes the delta of `page` over the base with stamp `base` in place `slot` to `part`.
+    pub fn write(self, page: &[u8], (base, slot): (u64, u8), bytes: usize, part: &mut [u8]) {
         part.fill(0);
         part[..8].copy_from_slice(&base.to_le_bytes());
         part[8..24].copy_from_slice(&self.0.to_le_bytes());
         let size = u16::try_from(bytes).unwrap_or(u16::MAX);
         part[24..26].copy_from_slice(&size.to_le_bytes());
+        part[26] = slot;
         let mut at = DELTA_HEAD;
         for index in self.each() {
             let segment = &page[index * bytes..page.len().min((index + 1) * bytes)];
@@ -96,6 +98,12 @@ impl Segments {
 #[must_use]
 pub fn base_of(part: &[u8]) -> u64 {
     part.first_chunk().map_or(0, |base| u64::from_le_bytes(*base))
+}
+
+/// The place of the slot that has the base of a delta.
+#[must_use]
+pub fn slot_of(part: &[u8]) -> u8 {
+    part.get(26).copied().unwrap_or(0)
 }
 
 /// Applies the delta in `part` to `page`, its base, and notes its segments there.
@@ -142,10 +150,11 @@ mod tests {
                 assert!(set.fit(bytes) && set.count() <= 4, "{set:?}");
                 set.note(&mut new);
                 let mut part = vec![1; PART_BYTES];
-                set.write(&new, 77, bytes, &mut part);
+                set.write(&new, (77, 3), bytes, &mut part);
                 let mut read = base.clone();
                 apply(&mut read, &part).unwrap();
-                assert!(read == new && base_of(&part) == 77 && Segments::of(&read) == set);
+                assert!(read == new && Segments::of(&read) == set);
+                assert_eq!((base_of(&part), slot_of(&part)), (77, 3));
                 old = new;
             }
         }

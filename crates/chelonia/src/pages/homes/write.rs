@@ -4,7 +4,7 @@ use super::region::{Region, head_block};
 use super::segments::Segments;
 use super::{PART_BYTES, PART_START};
 use crate::base::error::{Error, Result};
-use crate::base::ids::{BlockNo, Generation};
+use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES;
 use crate::memory::buffers::Buffer;
 use crate::storage::Storage;
@@ -17,8 +17,8 @@ pub struct Writes {
     used: usize,
     /// First block, stamp and blocks of each.
     waiting: Vec<(BlockNo, Generation, usize)>,
-    /// First block and blocks of places that zeros wait for.
-    cleared: Vec<(BlockNo, u32)>,
+    /// Places that zeros wait for.
+    cleared: Vec<Extent>,
     blocks_written: u64,
 }
 
@@ -35,19 +35,15 @@ impl Writes {
         std::mem::take(&mut self.blocks_written)
     }
 
-    /// Space for `blocks` blocks from `first` on, which is written with this stamp.
-    fn space(
-        &mut self,
-        storage: &Storage,
-        (first, stamp): (BlockNo, Generation),
-        blocks: usize,
-    ) -> Result<&mut [u8]> {
+    /// Space for `place`, which is written with this stamp.
+    fn space(&mut self, storage: &Storage, place: Extent, stamp: Generation) -> Result<&mut [u8]> {
+        let blocks = place.blocks as usize;
         if self.used + blocks * BLOCK_BYTES > self.memory.len() {
             self.flush(storage)?;
         }
         let start = self.used;
         self.used += blocks * BLOCK_BYTES;
-        self.waiting.push((first, stamp, blocks));
+        self.waiting.push((place.start, stamp, blocks));
         let space = self.memory.get_mut(start..self.used);
         space.ok_or_else(|| Error::internal("a page is larger than the buffer of writes"))
     }
@@ -60,9 +56,7 @@ impl Writes {
         stamp: Generation,
         page: &[u8],
     ) -> Result<()> {
-        let blocks = region.layout().blocks_of(place);
-        let first = BlockNo(region.number_of(home).0 + u64::from(blocks.start));
-        let space = self.space(storage, (first, stamp), blocks.len())?;
+        let space = self.space(storage, region.place_of(home, place), stamp)?;
         for (block, part) in space.chunks_exact_mut(BLOCK_BYTES).zip(page.chunks(PART_BYTES)) {
             head_block(block, BlockKind::Page, stamp, region.generation());
             block[PART_START..PART_START + part.len()].copy_from_slice(part);
@@ -73,29 +67,25 @@ impl Writes {
     }
 
     /// Writes the segments `set` of the page to the delta block `place` of a home, over the base
-    /// with this stamp.
+    /// with this stamp and in this slot.
     pub fn delta(
         &mut self,
         storage: &Storage,
         (region, home, place): (&Region, u8, u8),
-        (stamp, base): (Generation, Generation),
+        (stamp, base, slot): (Generation, Generation, u8),
         (set, segment_bytes): (Segments, usize),
         page: &[u8],
     ) -> Result<()> {
-        let blocks = region.layout().blocks_of(place);
-        let first = BlockNo(region.number_of(home).0 + u64::from(blocks.start));
-        let block = self.space(storage, (first, stamp), 1)?;
+        let block = self.space(storage, region.place_of(home, place), stamp)?;
         head_block(block, BlockKind::Delta, stamp, region.generation());
-        set.write(page, base.0, segment_bytes, &mut block[PART_START..]);
+        set.write(page, (base.0, slot), segment_bytes, &mut block[PART_START..]);
         Ok(())
     }
 
     /// Overwrites a place that no version needs with zeros, which take no space on storage that
     /// compresses.
     pub fn clear(&mut self, (region, home, place): (&Region, u8, u8)) {
-        let blocks = region.layout().blocks_of(place);
-        let first = BlockNo(region.number_of(home).0 + u64::from(blocks.start));
-        self.cleared.push((first, blocks.end - blocks.start));
+        self.cleared.push(region.place_of(home, place));
     }
 
     /// Writes what waits.
@@ -112,9 +102,10 @@ impl Writes {
         if !writes.is_empty() {
             storage.write_many(&mut writes)?;
         }
-        for (first, blocks) in self.cleared.drain(..) {
-            storage.zero_blocks(first, blocks)?;
-            self.blocks_written += u64::from(blocks);
+        if !self.cleared.is_empty() {
+            storage.zero_many(&self.cleared)?;
+            let blocks = self.cleared.drain(..).map(|place| u64::from(place.blocks));
+            self.blocks_written += blocks.sum::<u64>();
         }
         Ok(())
     }

@@ -28,14 +28,14 @@ pub mod catalog;
 pub mod superblock;
 
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{BlockNo, Generation};
+use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::runtime::sync::{
     Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, RwLock, RwLockReadGuard,
 };
 use crate::storage::block::{DATA_FILE, seal_all, verify, verify_all};
 use crate::storage::io::continued::ContinuedFile;
-use crate::storage::io::{File, LockGuard, ReadRequest, WriteRequest};
+use crate::storage::io::{AlignedBuffer, File, LockGuard, ReadRequest, WriteRequest};
 use std::ops::Deref;
 use superblock::FIRST_BLOCK;
 
@@ -305,6 +305,20 @@ impl DataFile {
             count_kinds(&self.counters.blocks_written, write.blocks);
         }
         Ok(())
+    }
+
+    /// Writes zeros to several block ranges, like [`Self::write_many`], without sealing them.
+    pub fn zero_many(&self, ranges: &[Extent]) -> Result<()> {
+        let file = self.writing()?;
+        let most = ranges.iter().map(|range| range.bytes()).max().unwrap_or(0);
+        let zeros = AlignedBuffer::new(usize::try_from(most).unwrap_or(0));
+        let mut requests = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let bytes = usize::try_from(range.bytes()).unwrap_or(0);
+            let offset = written_range(range.start, bytes)?;
+            requests.push(WriteRequest { offset, bytes: &zeros[..bytes] });
+        }
+        file.write_many(&requests).inspect_err(|_| self.note_failed_write())
     }
 
     /// Records a failed write, or any other failure that may have changed the file.

@@ -29,7 +29,7 @@ impl NodeAbsorb<'_> {
                 region.begin_write(home, place);
                 set.note(&mut open.page);
                 let segments = (set, config.segment_bytes);
-                let stamps = (stamp, image.base);
+                let stamps = (stamp, image.base, image.slot);
                 let target = (&*region, home, place);
                 self.writes.delta(storage, target, stamps, segments, &open.page)?;
                 events::add(&output.counters.deltas, 1);
