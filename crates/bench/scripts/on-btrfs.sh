@@ -7,8 +7,9 @@
 #   MOUNT  an empty folder; the image is a file beside it, MOUNT.img, and is removed at the end
 #   SIZE   of the image, such as 8G; the file system of the image needs as much space
 #
-# Needs root, loop devices, btrfs in the kernel, and mkfs.btrfs (package btrfs-progs). From Linux 6.15
-# on direct writes are compressed; before that the store's data file is not.
+# Needs root, loop devices, btrfs in the kernel, and mkfs.btrfs (package btrfs-progs). Stores that
+# allocate the space of their files in advance are not compressed, as `compsize` shows (install
+# btrfs-compsize): btrfs writes to allocated space as it is.
 set -eu
 
 fail() {

@@ -138,8 +138,7 @@ fn damage_is_found_where_it_matters_and_only_there() {
         for page in 0..node.pages.len() {
             let (region, home) = node.home_of(page);
             for place in 0..u8::try_from(PLACES).unwrap() {
-                let block =
-                    region.number_of(home).0 + u64::from(region.layout().blocks_of(place).start);
+                let block = region.place_of(home, place).start.0;
                 let offset = block * 4096 + rng.below(4096);
                 let mut byte = [0];
                 file.read_at(&mut byte, offset).unwrap();
@@ -206,6 +205,33 @@ fn a_write_that_the_device_lost_is_found() {
         lost += 1;
     }
     assert!(lost > 3, "{lost}");
+}
+
+#[test]
+fn a_slot_that_lost_the_base_of_a_delta_is_found_by_the_first_read() {
+    let mut rng = Rng::new(7);
+    let world = grown(tiny(), &mut rng);
+    let file = world.dir.open("data", OpenMode::Write, Access::Buffered).unwrap();
+    let newest = world.tree.newest();
+    let mut lost = 0;
+    for listed in &newest.parts.directory.nodes {
+        let node = newest.shared.node_cache.load_owned(&listed.slot).unwrap();
+        for page in 0..node.pages.len() {
+            let (region, home) = node.home_of(page);
+            let image = region.image(home, &newest.parts.view, listed.facts.changed);
+            let Some(image) = image.filter(|image| image.delta.is_some()) else { continue };
+            let slot = region.place_of(home, image.slot);
+            let mut bytes = vec![0; usize::try_from(slot.bytes()).unwrap()];
+            file.read_at(&mut bytes, slot.offset()).unwrap();
+            file.write_at(&vec![0; bytes.len()], slot.offset()).unwrap();
+            let error = scan(&open(&world).unwrap().version()).unwrap_err();
+            assert_eq!(error.offset(), Some(slot.offset()), "{error}");
+            file.write_at(&bytes, slot.offset()).unwrap();
+            lost += 1;
+        }
+    }
+    assert!(lost > 3, "{lost}");
+    assert_eq!(scan(&open(&world).unwrap().version()).unwrap(), world.model);
 }
 
 impl super::BminusVersion {
