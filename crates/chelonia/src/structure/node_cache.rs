@@ -161,31 +161,37 @@ impl<N: Structure> NodeCache<N> {
     pub fn load_owned(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
         match self.in_memory_owned(slot) {
             Some(node) => Ok(node),
-            None => self.load_absent(slot, false),
+            None => self.load_absent(slot),
         }
     }
 
     /// As [`NodeCache::load_owned`], for a caller that goes through many nodes: those that were
     /// absent do not push out others, which are used more often.
     pub fn load_once(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
-        match slot.peek(&self.storage.epochs().pin()).map(Arc::clone) {
-            Some(node) => Ok(node),
-            None => self.load_absent(slot, true),
+        if let Some(node) = slot.peek(&self.storage.epochs().pin()).map(Arc::clone) {
+            return Ok(node);
         }
+        let mut node = self.read_absent(slot)?;
+        if self.has_space_for(&node) {
+            return Ok(Arc::clone(self.keep(slot, node, &self.storage.epochs().pin())));
+        }
+        node.keep(self.charge_for(&node));
+        Ok(Arc::new(node))
     }
 
     #[cold]
-    fn load_absent(&self, slot: &Arc<Slot<N>>, is_for_once: bool) -> Result<Arc<N>> {
-        let mut node = match slot.reference {
+    fn load_absent(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
+        let node = self.read_absent(slot)?;
+        Ok(Arc::clone(self.keep(slot, node, &self.storage.epochs().pin())))
+    }
+
+    fn read_absent(&self, slot: &Slot<N>) -> Result<N> {
+        let node = match slot.reference {
             None => N::empty(slot.about),
             Some(reference) => self.read(reference, slot.about)?,
         };
         self.moves.loaded.fetch_add(1, Ordering::Relaxed);
-        if is_for_once && !self.has_space_for(&node) {
-            node.keep(self.charge_for(&node));
-            return Ok(Arc::new(node));
-        }
-        Ok(Arc::clone(self.keep(slot, node, &self.storage.epochs().pin())))
+        Ok(node)
     }
 
     fn charge_for(&self, node: &N) -> Charge {

@@ -129,6 +129,8 @@ pub(super) struct FoundPlaces {
     pub places: Places,
     /// The first block that does not verify.
     pub unreadable: Option<u32>,
+    /// The stamps of deltas whose base is in no slot.
+    orphans: Places,
 }
 
 impl FoundPlaces {
@@ -144,12 +146,24 @@ impl FoundPlaces {
                 Content::Unreadable(block) => unreadable = unreadable.or(Some(block)),
             }
         }
+        let mut orphans = Places::default();
         for (delta, base) in DELTAS.into_iter().zip(bases) {
             if !SLOTS.iter().any(|slot| places.stamp(*slot) == base) {
+                orphans.set(delta, places.stamp(delta));
                 places.set(delta, Generation(0));
             }
         }
-        Self { places, unreadable }
+        Self { places, unreadable, orphans }
+    }
+
+    /// The place of a delta without a base that `view` believes, and that is newer than its image:
+    /// the base was there, and is lost.
+    pub fn lost_base(&self, view: &View) -> Option<u8> {
+        let newest = self.places.image(view).map_or(Generation(0), |image| image.base);
+        DELTAS.into_iter().find(|delta| {
+            let stamp = self.orphans.stamp(*delta);
+            stamp > newest && view.believes(stamp)
+        })
     }
 }
 
@@ -218,5 +232,11 @@ mod tests {
         let contents = [written(20), written(12), written(22), Content::Unreadable(4)];
         let found = FoundPlaces::new(contents, [Generation(10), Generation(20)]);
         assert_eq!((found.places, found.unreadable), (Places([20, 0, 22, 0]), Some(4)));
+        assert_eq!(found.lost_base(&view(31)), None);
+        // A delta that is newer than all slots had a base that is not there any more.
+        let contents = [written(20), written(25), written(22), Content::Empty];
+        let found = FoundPlaces::new(contents, [Generation(24), Generation(20)]);
+        assert_eq!(found.lost_base(&view(31)), Some(1));
+        assert_eq!(found.lost_base(&view(24)), None);
     }
 }

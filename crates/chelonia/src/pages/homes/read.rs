@@ -208,16 +208,14 @@ impl Home<'_> {
             }
         });
         let found = FoundPlaces::new(contents, bases);
-        let image = found.places.image(self.wanted.view);
         let unreadable = found.unreadable.map(|block| ("a block of a page does not verify", block));
         let suspect = unreadable.or_else(|| {
-            let newest = image.map_or(Generation(0), |image| image.base);
-            let slot = self.lost_slot(contents, newest)?;
-            Some(("a page is lost: its delta shows that it was here", slot))
+            let delta = found.lost_base(self.wanted.view)?;
+            Some(("a page is lost: its delta shows that it was here", self.slot_of(delta)))
         });
         let suspect =
             suspect.map(|(text, block)| Error::corrupt(text).at(DATA_FILE, self.offset_of(block)));
-        let Some(image) = image else {
+        let Some(image) = found.places.image(self.wanted.view) else {
             return Err(suspect.unwrap_or_else(|| {
                 let text = "a page has no image that belongs to this version";
                 Error::corrupt(text).at(DATA_FILE, self.offset_of(0))
@@ -230,20 +228,11 @@ impl Home<'_> {
         Ok(HomeRead { page, stamp: image.stamp, places: Some(found.places), suspect })
     }
 
-    /// The first block of a slot whose image was lost: the version believes a delta of it that is
-    /// newer than the image `newest`, the newest one in a slot.
-    fn lost_slot(&self, contents: [Content; PLACES], newest: Generation) -> Option<u32> {
+    /// The first block of the slot that a delta names.
+    fn slot_of(&self, delta: u8) -> u32 {
         let layout = self.wanted.region.layout();
-        [1, 2].into_iter().find_map(|place| {
-            let Content::Written(stamp) = contents[place] else { return None };
-            let blocks = layout.blocks_of(u8::try_from(place).unwrap_or(0));
-            let part = &self.block(blocks.start)[PART_START..];
-            let has_base = [0, 3].iter().any(
-                |slot| matches!(contents[*slot], Content::Written(base) if base == base_in(part)),
-            );
-            let is_lost = !has_base && stamp > newest && self.wanted.view.believes(stamp);
-            is_lost.then(|| layout.blocks_of(segments::slot_of(part)).start)
-        })
+        let part = &self.block(layout.blocks_of(delta).start)[PART_START..];
+        layout.blocks_of(segments::slot_of(part)).start
     }
 
     /// Base and delta of an image, which were verified, as one page.

@@ -90,6 +90,12 @@ impl Writes {
 
     /// Writes what waits.
     pub fn flush(&mut self, storage: &Storage) -> Result<()> {
+        // First: an image is never overwritten by zeros that wait for an older one.
+        if !self.cleared.is_empty() {
+            storage.zero_many(&self.cleared)?;
+            let blocks = self.cleared.drain(..).map(|place| u64::from(place.blocks));
+            self.blocks_written += blocks.sum::<u64>();
+        }
         let mut rest = &mut self.memory[..self.used];
         let mut writes = Vec::with_capacity(self.waiting.len());
         for (first, generation, blocks) in self.waiting.drain(..) {
@@ -99,14 +105,6 @@ impl Writes {
         }
         self.blocks_written += (self.used / BLOCK_BYTES) as u64;
         self.used = 0;
-        if !writes.is_empty() {
-            storage.write_many(&mut writes)?;
-        }
-        if !self.cleared.is_empty() {
-            storage.zero_many(&self.cleared)?;
-            let blocks = self.cleared.drain(..).map(|place| u64::from(place.blocks));
-            self.blocks_written += blocks.sum::<u64>();
-        }
-        Ok(())
+        if writes.is_empty() { Ok(()) } else { storage.write_many(&mut writes) }
     }
 }

@@ -124,3 +124,26 @@ fn a_page_that_begins_with_a_large_record_is_divided_behind_it() {
     world.reopen();
     world.check(&mut rng);
 }
+
+#[test]
+fn nodes_of_large_pages_have_no_more_bytes_than_is_kept_for_a_sweep_of_one() {
+    let mut rng = Rng::new(27);
+    let options = TreelineConfig { checkpoint_distance: 1 << 20, sweep_bytes: 1 << 20, ..tiny() };
+    let mut world = World::new(options, 1);
+    world.tree.expect_updates(false);
+    // Pages of several blocks.
+    world.absorb((0..120_u64).map(|n| (key_of(n << 8), value(&mut rng, 3_000))).collect());
+    world.maintain();
+    world.check(&mut rng);
+    let version = world.tree.newest();
+    let mut groups_most = 0;
+    for listed in &version.parts.directory.nodes {
+        let node = version.shared.node_cache.load_owned(&listed.slot).unwrap();
+        let bytes: u64 = node.items.iter().map(super::super::node::Item::disk_bytes).sum();
+        let groups = node.items.len();
+        assert!(groups == 1 || bytes <= options.node_bytes_max(), "{groups} groups, {bytes}");
+        groups_most = groups_most.max(groups);
+    }
+    assert!((1..options.node_groups).contains(&groups_most), "{groups_most}");
+    assert!(world.tree.stats().leaves > options.node_groups as u64);
+}
