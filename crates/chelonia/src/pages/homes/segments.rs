@@ -47,10 +47,11 @@ impl Segments {
     }
 
     /// These segments, and those in which the two pages differ. `None` if pages of this size have
-    /// no deltas.
+    /// no deltas, or not these segments, as a damaged page may say.
     #[must_use]
     pub fn with_changes(self, old: &[u8], new: &[u8], bytes: usize) -> Option<Self> {
-        if old.len() != new.len() || old.len().div_ceil(bytes) > SEGMENTS_MAX {
+        let count = old.len().div_ceil(bytes);
+        if old.len() != new.len() || count > SEGMENTS_MAX || self.ends_beyond(count) {
             return None;
         }
         let mut set = self.0;
@@ -68,6 +69,11 @@ impl Segments {
     #[must_use]
     pub fn fit(self, bytes: usize) -> bool {
         DELTA_HEAD + self.count() * bytes <= PART_BYTES
+    }
+
+    /// True if there is a segment that a page of `count` segments does not have.
+    fn ends_beyond(self, count: usize) -> bool {
+        self.0.checked_shr(u32::try_from(count).unwrap_or(u32::MAX)).is_some_and(|rest| rest != 0)
     }
 
     fn each(self) -> impl Iterator<Item = usize> {
@@ -159,6 +165,17 @@ mod tests {
             }
         }
         assert_eq!(Segments::default().with_changes(&[0; 40_000], &[0; 40_000], 128), None);
+    }
+
+    #[test]
+    fn segments_beyond_the_page_are_not_changed() {
+        let page = vec![0; PART_BYTES];
+        for (segment, is_within) in [(0, true), (15, true), (16, false), (127, false)] {
+            let set = Segments(1 << segment).with_changes(&page, &page, 256);
+            assert_eq!(set.is_some(), is_within, "{segment}");
+        }
+        let largest = vec![0; SEGMENTS_MAX * 128];
+        assert!(Segments(1 << 127).with_changes(&largest, &largest, 128).is_some());
     }
 
     #[test]
