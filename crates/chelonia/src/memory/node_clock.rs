@@ -12,7 +12,7 @@
 //!
 //! Invariants:
 //! 1. [`NodeClock::bytes`] is the sum of the bytes admitted and neither evicted nor forgotten.
-//! 2. After an admission entries are evicted until the sum is within the share (a sixteenth of the
+//! 2. After an admission entries are evicted until the sum is within the share (an eighth of the
 //!    budget), or every entry was used since the clock last passed it. The entry just admitted
 //!    stays.
 //!
@@ -25,7 +25,7 @@ use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use std::collections::VecDeque;
 
 /// The fraction of the budget that the node clock may take.
-const BUDGET_PARTS: u64 = 16;
+const BUDGET_PARTS: u64 = 8;
 
 /// An object in memory that can be read again.
 pub trait ClockEntry: Send + Sync {
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn those_who_are_used_stay_and_the_others_go() {
-        let node_clock = testing(&Budget::new(16 * 8 * MIB));
+        let node_clock = testing(&Budget::new(8 * 8 * MIB));
         let busy: Vec<_> = (0..4).map(|_| admit(&node_clock, MIB)).collect();
         let idle: Vec<_> = (0..4).map(|_| admit(&node_clock, MIB)).collect();
         for _ in 0..20 {
@@ -183,11 +183,11 @@ mod tests {
 
     #[test]
     fn a_smaller_budget_evicts_down_to_its_share_even_if_all_are_used() {
-        let budget = Budget::new(16 * 8 * MIB);
+        let budget = Budget::new(8 * 8 * MIB);
         let node_clock = testing(&budget);
         let pages: Vec<_> = (0..8).map(|_| admit(&node_clock, MIB)).collect();
         pages.iter().for_each(|page| page.used.store(true, Ordering::Relaxed));
-        budget.set_limit(16 * 2 * MIB);
+        budget.set_limit(8 * 2 * MIB);
         node_clock.trim();
         assert_eq!(node_clock.bytes(), 2 * MIB);
         assert_eq!(pages.iter().filter(|page| is_resident(page)).count(), 2);
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_last_one_stays_however_large_and_the_gone_leave_no_trace() {
-        let node_clock = testing(&Budget::new(16 * MIB));
+        let node_clock = testing(&Budget::new(8 * MIB));
         for _ in 0..10_000 {
             let page = admit(&node_clock, 2 * MIB);
             assert!(is_resident(&page));

@@ -31,6 +31,9 @@ use std::ops::Bound;
 /// Minimum number of common bytes to share: for fewer a reference costs as much.
 pub const SHARED_MIN: usize = 64;
 
+/// Tails of at most this many bytes are within the key: as many as a reference to others takes.
+const INLINE_MAX: usize = 22;
+
 /// Tails of this many bytes or more have pages of their own.
 const PAGED_MIN: usize = 16 << 10;
 
@@ -45,13 +48,16 @@ const PARENT_BYTES: usize = size_of::<SharedKey>() + COUNTS_BYTES;
 pub struct SharedKey {
     /// The key that has its first bytes.
     parent: Option<Arc<SharedKey>>,
-    /// Number of bytes shared with the parent.
-    kept: usize,
-    /// The bytes after them.
+    /// The bytes after those that it shares with the parent.
     tail: Tail,
+    /// Number of bytes shared with the parent.
+    kept: u32,
     /// Number of ancestors.
-    depth: usize,
+    depth: u32,
 }
+
+// A node has hundreds of them.
+const _: () = assert!(size_of::<SharedKey>() == 40);
 
 /// The key whose bytes a new key shares.
 enum Kept<'k> {
@@ -64,20 +70,33 @@ enum Kept<'k> {
 }
 
 /// The last bytes of a key.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 enum Tail {
-    #[default]
-    Nothing,
+    Inline {
+        length: u8,
+        bytes: [u8; INLINE_MAX],
+    },
     Short(Arc<[u8]>),
     /// Pages of its own: long keys are allocated and freed with their nodes, among small
     /// allocations.
     Long(Arc<PagedBytes>),
 }
 
+impl Default for Tail {
+    fn default() -> Self {
+        Self::NOTHING
+    }
+}
+
 impl Tail {
+    const NOTHING: Self = Self::Inline { length: 0, bytes: [0; INLINE_MAX] };
+
     fn of(bytes: &[u8]) -> Self {
-        if bytes.is_empty() {
-            return Self::Nothing;
+        if bytes.len() <= INLINE_MAX {
+            let mut own = [0; INLINE_MAX];
+            own[..bytes.len()].copy_from_slice(bytes);
+            // At most 22.
+            return Self::Inline { length: u8::try_from(bytes.len()).unwrap_or(0), bytes: own };
         }
         let paged = if bytes.len() < PAGED_MIN { None } else { PagedBytes::copy_of(bytes) };
         paged.map_or_else(|| Self::Short(bytes.into()), |paged| Self::Long(Arc::new(paged)))
@@ -86,7 +105,7 @@ impl Tail {
     #[inline]
     fn bytes(&self) -> &[u8] {
         match self {
-            Self::Nothing => &[],
+            Self::Inline { length, bytes } => &bytes[..usize::from(*length)],
             Self::Short(bytes) => bytes,
             Self::Long(bytes) => bytes,
         }
@@ -95,21 +114,21 @@ impl Tail {
     /// Memory on the heap and in pages.
     fn heap_bytes(&self) -> usize {
         match self {
-            Self::Nothing => 0,
+            Self::Inline { .. } => 0,
             Self::Short(bytes) => COUNTS_BYTES + bytes.len(),
             Self::Long(bytes) => PARENT_BYTES + bytes.len().next_multiple_of(PAGE_BYTES),
         }
     }
 
-    /// True if both are the same memory, and not empty.
+    /// True if both are the same memory outside of the key.
     fn is(&self, other: &Self) -> bool {
-        !self.bytes().is_empty() && std::ptr::eq(self.bytes(), other.bytes())
+        std::ptr::eq(self.bytes(), other.bytes()) && self.heap_bytes() > 0
     }
 }
 
 impl SharedKey {
     /// The empty key, the least of all.
-    pub const LEAST: Self = Self { parent: None, kept: 0, tail: Tail::Nothing, depth: 0 };
+    pub const LEAST: Self = Self { parent: None, tail: Tail::NOTHING, kept: 0, depth: 0 };
 
     /// Creates a key that shares nothing.
     #[must_use]
@@ -128,7 +147,8 @@ impl SharedKey {
             Kept::OfBefore => Arc::new(before.clone()),
         };
         let depth = parent.depth + 1;
-        Self { parent: Some(parent), kept: common, tail: Tail::of(tail), depth }
+        let kept = u32::try_from(common).unwrap_or(u32::MAX);
+        Self { parent: Some(parent), tail: Tail::of(tail), kept, depth }
     }
 
     /// The bytes that [`SharedKey::after`] allocates for a tail of `tail` bytes.
@@ -144,16 +164,20 @@ impl SharedKey {
             }
     }
 
+    fn kept(&self) -> usize {
+        self.kept as usize
+    }
+
     /// The key whose bytes the next key shares, if it has `common` bytes in common with this one.
     fn kept_by(&self, common: usize) -> Kept<'_> {
         if common < SHARED_MIN {
             return Kept::Nothing;
         }
         let (mut key, mut kept) = (self, Kept::OfBefore);
-        while let Some(parent) = key.parent.as_ref().filter(|_| common <= key.kept) {
+        while let Some(parent) = key.parent.as_ref().filter(|_| common <= key.kept()) {
             (key, kept) = (parent, Kept::Of(parent));
         }
-        if key.depth < DEPTH_MAX { kept } else { Kept::Nothing }
+        if (key.depth as usize) < DEPTH_MAX { kept } else { Kept::Nothing }
     }
 
     /// Copies the key so that it shares its common prefix with `before`.
@@ -220,8 +244,8 @@ impl SharedKey {
         let mut pieces = Pieces::none();
         let (mut next, mut length) = (Some(self), self.len());
         while let Some(key) = next {
-            pieces.before(&key.tail.bytes()[..length - key.kept]);
-            length = key.kept;
+            pieces.before(&key.tail.bytes()[..length - key.kept()]);
+            length = key.kept();
             next = key.parent.as_deref();
         }
         pieces
@@ -231,7 +255,7 @@ impl SharedKey {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.kept + self.tail.bytes().len()
+        self.kept() + self.tail.bytes().len()
     }
 
     /// The key as contiguous bytes.
@@ -257,7 +281,7 @@ impl SharedKey {
     #[must_use]
     pub fn suffix(&self, from: usize) -> Cow<'_, [u8]> {
         let tail = self.tail.bytes();
-        match from.checked_sub(self.kept) {
+        match from.checked_sub(self.kept()) {
             Some(from) => Cow::Borrowed(&tail[from.min(tail.len())..]),
             None => Cow::Owned(self.to_bytes()[from..].to_vec()),
         }
