@@ -13,7 +13,7 @@
 //! Invariants:
 //! 1. [`NodeClock::bytes`] is the sum of the bytes admitted and neither evicted nor forgotten.
 //! 2. After an admission entries are evicted until the sum is within the share (an eighth of the
-//!    budget), or every entry was used since the clock last passed it. The entry just admitted
+//!    budget, a sixteenth of small ones), or every entry was used since the clock last passed it. The entry just admitted
 //!    stays.
 //!
 //! The clock's lock is taken last and never held while an entry is dropped. Thread-safety: every
@@ -26,6 +26,9 @@ use std::collections::VecDeque;
 
 /// The fraction of the budget that the node clock may take.
 const BUDGET_PARTS: u64 = 8;
+
+/// Bytes of its share that small budgets keep for what the allocator loses, at most half of it.
+const LESS_BYTES: u64 = 2 << 20;
 
 /// An object in memory that can be read again.
 pub trait ClockEntry: Send + Sync {
@@ -72,7 +75,8 @@ impl NodeClock {
 
     /// The bytes that entries may take.
     pub fn share(&self) -> u64 {
-        self.budget.limit() / BUDGET_PARTS
+        let part = self.budget.limit() / BUDGET_PARTS;
+        part - LESS_BYTES.min(part / 2)
     }
 
     /// Admits `resident`, which was just loaded with `bytes` bytes, and evicts others if the share
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn those_who_are_used_stay_and_the_others_go() {
-        let node_clock = testing(&Budget::new(8 * 8 * MIB));
+        let node_clock = testing(&Budget::new(8 * (8 + 2) * MIB));
         let busy: Vec<_> = (0..4).map(|_| admit(&node_clock, MIB)).collect();
         let idle: Vec<_> = (0..4).map(|_| admit(&node_clock, MIB)).collect();
         for _ in 0..20 {
@@ -183,11 +187,11 @@ mod tests {
 
     #[test]
     fn a_smaller_budget_evicts_down_to_its_share_even_if_all_are_used() {
-        let budget = Budget::new(8 * 8 * MIB);
+        let budget = Budget::new(8 * (8 + 2) * MIB);
         let node_clock = testing(&budget);
         let pages: Vec<_> = (0..8).map(|_| admit(&node_clock, MIB)).collect();
         pages.iter().for_each(|page| page.used.store(true, Ordering::Relaxed));
-        budget.set_limit(8 * 2 * MIB);
+        budget.set_limit(8 * (2 + 2) * MIB);
         node_clock.trim();
         assert_eq!(node_clock.bytes(), 2 * MIB);
         assert_eq!(pages.iter().filter(|page| is_resident(page)).count(), 2);
@@ -195,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_last_one_stays_however_large_and_the_gone_leave_no_trace() {
-        let node_clock = testing(&Budget::new(8 * MIB));
+        let node_clock = testing(&Budget::new(16 * MIB));
         for _ in 0..10_000 {
             let page = admit(&node_clock, 2 * MIB);
             assert!(is_resident(&page));

@@ -309,7 +309,7 @@ fn what_is_salvaged_is_right_and_what_is_lost_is_reported<E: Tried>(options: E::
 
 fn nodes_are_dropped_from_memory_and_come_back<E: Tried>(options: E::Options) {
     let mut rng = Rng::new(7);
-    let mut world = World::<E>::with_memory(options, 1, 1 << 19);
+    let mut world = World::<E>::with_memory(options, 1, 1 << 20);
     for _ in 0..10 {
         world.absorb(uniform(&mut rng, 600));
         world.maintain();

@@ -7,6 +7,8 @@ event_counters! {
     absorbs = "absorbs",
     /// Updates of a page written as a delta.
     deltas = "deltas_written",
+    /// Bytes of the segments in these deltas.
+    segment_bytes = "delta_bytes_written",
     /// Updates of a page written as a whole page.
     bases = "pages_written",
     /// Pages that were moved to another home, because none of their places was free.

@@ -33,6 +33,8 @@ impl NodeAbsorb<'_> {
                 let target = (&*region, home, place);
                 self.writes.delta(storage, target, stamps, segments, &open.page)?;
                 events::add(&output.counters.deltas, 1);
+                let bytes = set.count() * config.segment_bytes;
+                events::add(&output.counters.segment_bytes, bytes as u64);
                 self.clear_stale(&region, home, image);
                 ((region, home), image)
             }

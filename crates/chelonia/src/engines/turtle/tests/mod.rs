@@ -212,7 +212,7 @@ fn tombstones_that_wait_are_taken_down() {
 #[test]
 fn many_trees_share_the_memory_of_one() {
     let mut rng = Rng::new(12);
-    let mut world = World::with_memory(tiny(), 1, 2 << 20);
+    let mut world = World::with_memory(tiny(), 1, 4 << 20);
     for _ in 0..10 {
         world.absorb(uniform(&mut rng, 600));
     }
