@@ -13,8 +13,8 @@
 //! Invariants:
 //! 1. [`NodeClock::bytes`] is the sum of the bytes admitted and neither evicted nor forgotten.
 //! 2. After an admission entries are evicted until the sum is within the share (an eighth of the
-//!    budget, a sixteenth of small ones), or every entry was used since the clock last passed it. The entry just admitted
-//!    stays.
+//!    budget, a sixteenth of small ones), or every entry was used since the clock last passed it.
+//!    The entry just admitted stays.
 //!
 //! The clock's lock is taken last and never held while an entry is dropped. Thread-safety: every
 //! method may be called from any thread.
