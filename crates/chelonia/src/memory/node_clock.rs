@@ -13,8 +13,8 @@
 //! Invariants:
 //! 1. [`NodeClock::bytes`] is the sum of the bytes admitted and neither evicted nor forgotten.
 //! 2. After an admission entries are evicted until the sum is within the share (an eighth of the
-//!    budget, a sixteenth of small ones), or every entry was used since the clock last passed it.
-//!    The entry just admitted stays.
+//!    budget less 2 MiB, of small budgets a sixteenth), or every entry was used since the clock
+//!    last passed it. The entry just admitted stays.
 //!
 //! The clock's lock is taken last and never held while an entry is dropped. Thread-safety: every
 //! method may be called from any thread.
@@ -27,7 +27,8 @@ use std::collections::VecDeque;
 /// The fraction of the budget that the node clock may take.
 const BUDGET_PARTS: u64 = 8;
 
-/// Bytes of its share that small budgets keep for what the allocator loses, at most half of it.
+/// Bytes that the share is smaller by, at most half of it: the sum of the entries does not count
+/// what the allocator loses, of which small budgets have little to spare.
 const LESS_BYTES: u64 = 2 << 20;
 
 /// An object in memory that can be read again.

@@ -26,7 +26,7 @@
 //! needed. Both look alike: then the stamps of all pages of the node decide, whose sum the
 //! directory has ([`sum_of`]). So a write that the device lost is found by a check of the whole
 //! node, by `verify` and scrub, and by the process that made it; the first read after an open sees
-//! the image before.
+//! the image before, unless a delta of the lost image is there: then that read fails.
 //!
 //! Without shadowing (`shadow: false`, the paper's baseline) a home is one slot, and each update of
 //! a page moves it to another home.

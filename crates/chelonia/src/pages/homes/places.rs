@@ -134,8 +134,9 @@ pub(super) struct FoundPlaces {
 }
 
 impl FoundPlaces {
-    /// Sums up the contents; `bases` are the bases that the deltas name. A delta of another base
-    /// than the slot before it is of an older use of the home: nobody needs it.
+    /// Sums up the contents; `bases` are the bases that the deltas name. A delta whose
+    /// base is in no slot is of an older use of the home or of an older image, or its base is lost
+    /// (`lost_base`).
     pub fn new(contents: [Content; PLACES], bases: [Generation; 2]) -> Self {
         let mut places = Places::default();
         let mut unreadable = None;

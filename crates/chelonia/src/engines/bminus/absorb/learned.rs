@@ -6,8 +6,8 @@ use crate::runtime::sync::{Arc, Weak};
 
 /// Images written by an absorb, and regions that it has left as they are otherwise.
 ///
-/// The references are weak: a node that is not kept in memory takes none until the end of the
-/// absorb, and its regions have nobody who would ask them.
+/// The references are weak: what a region refers to is freed with its node, if that is not kept in
+/// memory, and not at the end of the absorb; nobody would ask it.
 #[derive(Default)]
 pub(super) struct Learned {
     /// Region, home and place of each image.
