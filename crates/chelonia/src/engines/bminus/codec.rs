@@ -152,7 +152,7 @@ impl Structure for Node {
     }
 
     fn footprint_bytes(&self) -> u64 {
-        Node::heap_bytes(self)
+        Node::footprint_bytes(self)
     }
 
     fn keep(&mut self, charge: Charge) {

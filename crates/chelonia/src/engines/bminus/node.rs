@@ -89,7 +89,7 @@ impl Node {
         self.regions.iter().map(|region| region.homes()).sum()
     }
 
-    /// Approximate heap bytes.
+    /// Approximate heap bytes, without what the cache charges.
     pub fn heap_bytes(&self) -> u64 {
         let mut bytes = size_of::<Self>();
         let mut before = None;
@@ -99,6 +99,12 @@ impl Node {
         }
         let regions: u64 = self.regions.iter().map(|region| region.heap_bytes()).sum();
         bytes as u64 + regions
+    }
+
+    /// As [`Node::heap_bytes`], with what the cache charges for the regions.
+    pub fn footprint_bytes(&self) -> u64 {
+        let cached = self.regions.iter().map(|region| region.cache_bytes());
+        self.heap_bytes() + cached.sum::<u64>()
     }
 }
 

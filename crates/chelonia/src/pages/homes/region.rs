@@ -135,14 +135,19 @@ impl Region {
         Extent::new(self.number_of(home).0, 1).offset()
     }
 
-    /// Memory in bytes, without cached blocks.
+    /// Memory in bytes, without that of the cache, which charges it itself.
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
-        const OWN_BYTES: u64 = 300;
-        let homes = self.homes() * (size_of::<Head>() + size_of::<Places>());
-        let sets = if self.layout.shadow { 2 } else { 1 };
-        let frames = self.homes() as u64 * sets * u64::from(self.layout.page_blocks);
-        OWN_BYTES + homes as u64 + 4 * frames
+        /// Of the reference counts and two lists.
+        const COUNTS_BYTES: usize = 48;
+        let own = size_of::<Self>() - size_of::<CachedExtent>() + COUNTS_BYTES;
+        (own + self.homes() * (size_of::<Head>() + size_of::<Places>())) as u64
+    }
+
+    /// Memory that the cache charges for it, without cached blocks, in bytes.
+    #[must_use]
+    pub fn cache_bytes(&self) -> u64 {
+        self.cached.charged_bytes()
     }
 
     /// The stamp of the newest image of `home`, if that is known for a version in which the node

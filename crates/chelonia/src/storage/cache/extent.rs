@@ -78,7 +78,7 @@ pub struct CachedExtent {
     own_generations: Option<Box<[AtomicU64]>>,
     /// The number of its blocks that hold entries, from the first on.
     entry_blocks: u32,
-    _charge: Charge,
+    charge: Charge,
 }
 
 impl CachedExtent {
@@ -92,7 +92,13 @@ impl CachedExtent {
         let slots: Slots = (0..extent.blocks).map(|_| AtomicU32::new(0)).collect();
         let blocks = CachedBlocks { cache, slots };
         let own_generations = None;
-        Self { blocks, extent, generation, own_generations, entry_blocks, _charge: charge }
+        Self { blocks, extent, generation, own_generations, entry_blocks, charge }
+    }
+
+    /// Memory that is charged for it, without cached blocks, in bytes.
+    #[must_use]
+    pub fn charged_bytes(&self) -> u64 {
+        self.charge.bytes()
     }
 
     /// Gives each block a generation of its own, at first that of the extent. Neighbors of a block

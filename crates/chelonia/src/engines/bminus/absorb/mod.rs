@@ -145,12 +145,14 @@ impl Bminus {
             work.workers.run(tasks.len(), &|index| {
                 let Task { node, first, ranks } = &tasks[index];
                 let listed = node.map(|place| &version.parts.directory.nodes[place]);
+                // Before it is loaded.
+                let is_hot = listed.is_some_and(|listed| context.is_hot(listed));
                 let node = match listed {
                     Some(listed) => Some(context.output.node_cache.load_once(&listed.slot)?),
                     None => None,
                 };
                 let before = listed.zip(node.as_deref());
-                let mut absorb = NodeAbsorb::new(context, first.clone(), before)?;
+                let mut absorb = NodeAbsorb::new(context, first.clone(), before, is_hot)?;
                 absorb.run(updates, ranks.clone())?;
                 *finished[index].lock() = Some(absorb.finish(false)?);
                 Ok(())

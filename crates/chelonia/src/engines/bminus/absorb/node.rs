@@ -49,6 +49,8 @@ pub(super) struct Entry {
 pub(super) struct NodeAbsorb<'a> {
     pub context: &'a Context<'a>,
     pub before: Option<(&'a Listed, &'a Node)>,
+    /// True if that node was in memory before this absorb.
+    pub is_hot: bool,
     pub homes: Homes<'a>,
     pub writes: Writes,
     pub entries: Vec<Entry>,
@@ -74,11 +76,13 @@ pub(super) struct Rest {
 }
 
 impl<'a> NodeAbsorb<'a> {
-    /// Creates the absorb of `before`; without it there are no pages yet.
+    /// Creates the absorb of `before`, which `is_hot` if it was in memory; without it there are no
+    /// pages yet.
     pub fn new(
         context: &'a Context<'a>,
         first: SharedKey,
         before: Option<(&'a Listed, &'a Node)>,
+        is_hot: bool,
     ) -> Result<Self> {
         let node = before.map(|(_, node)| node);
         let newest = (context.newest, context.held);
@@ -87,6 +91,7 @@ impl<'a> NodeAbsorb<'a> {
         Ok(Self {
             context,
             before,
+            is_hot,
             homes: Homes::new(context.output, (context.budget, context.stamp), newest, node),
             writes: context.writes()?,
             entries: Vec::new(),

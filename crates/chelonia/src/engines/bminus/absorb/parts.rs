@@ -155,7 +155,7 @@ impl NodeAbsorb<'_> {
         if total == 0 {
             return Ok(Vec::new());
         }
-        let is_hot = self.before.is_some_and(|(listed, _)| self.context.is_hot(listed));
+        let is_hot = self.is_hot;
         let none = Facts {
             totals: Totals::default(),
             pages: 0,

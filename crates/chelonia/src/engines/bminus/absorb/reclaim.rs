@@ -53,9 +53,11 @@ impl Bminus {
             let listed = &nodes[place];
             let packed =
                 self.write_version(&version, work, WriteBudget::Minimal, &mut |context| {
+                    let is_hot = context.is_hot(listed);
                     let node = context.output.node_cache.load_once(&listed.slot)?;
                     let before = Some((listed, &*node));
-                    let mut absorb = NodeAbsorb::new(context, listed.first.clone(), before)?;
+                    let mut absorb =
+                        NodeAbsorb::new(context, listed.first.clone(), before, is_hot)?;
                     absorb.run(&NoUpdates, 0..0)?;
                     let finished = absorb.finish(true)?;
                     let is_worthwhile = finished.has_freed;
