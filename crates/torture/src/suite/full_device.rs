@@ -18,7 +18,7 @@
 //! of four the committing thread does the background work and time is simulated, so the unit is
 //! determined by its seed. The others use threads.
 
-use crate::suite::support::{ENGINES, below, engine_of, layout_of, one_of};
+use crate::suite::support::{KINDS, below, engines_of, layout_of, one_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::unreachable_blocks;
 use chelonia::internals::{Clock, FaultDirectory, FaultPlan, MemoryDirectory, Rng};
@@ -56,9 +56,6 @@ const RECENT: usize = 32;
 
 /// With threads, a write may be refused while the background reclaims space: the number of retries.
 const TRIES: u32 = 400;
-
-/// Kinds of units: each engine alone, and all engines in one database.
-const KINDS: u64 = ENGINES as u64 + 1;
 
 /// A unit is a device.
 pub struct FullDevice;
@@ -144,10 +141,7 @@ impl Life {
             layout: layout_of(unit / KINDS),
             database: None,
             keyspaces: Vec::new(),
-            engines: match unit % KINDS {
-                number if number < ENGINES as u64 => vec![engine_of(number)],
-                _ => EngineKind::ALL.to_vec(),
-            },
+            engines: engines_of(unit),
             held: Vec::new(),
             model: BTreeMap::new(),
             recent: VecDeque::new(),

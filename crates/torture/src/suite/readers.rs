@@ -1,17 +1,17 @@
 //! Readers and writers on several threads; every read is checked against the order of commits.
 //!
-//! Each writer numbers its commits. Commit `c` puts `c` under key `c % KEYS` of the writer in two
-//! keyspaces, and under the writer's only key in a third one, whose keys are overwritten so fast
-//! that a reader may have to retry. So the content after `c` commits is known exactly, and a
+//! Each writer numbers its commits. Commit `c` puts `c` under key `c % KEYS` of the writer in a
+//! keyspace of each engine, and under the writer's only key in one more, whose keys are overwritten
+//! so fast that a reader may have to retry. So the content after `c` commits is known exactly, and a
 //! snapshot or a scan must show the content after some number of commits of each writer: at least
 //! those acknowledged before it was made, at most those begun when it ended, and the same number in
 //! all keyspaces. Meanwhile memtables are flushed, checkpoints are made, and other keyspaces are
-//! created and dropped. The first two keyspaces have different engines, which change with the unit.
+//! created and dropped.
 //!
 //! A check *overlaps a write* if a commit that was not acknowledged when the check began had begun
 //! before it ended. The interleaving of the threads does not follow from the unit.
 
-use crate::suite::support::{engine_of, layout_of};
+use crate::suite::support::{ENGINES, KEYSPACES, engine_of, layout_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::{MemoryDirectory, Rng, unreachable_blocks};
 use chelonia::{
@@ -26,8 +26,8 @@ const KEYS: u64 = 97;
 
 struct Shared {
     database: Database,
-    left: Keyspace,
-    right: Keyspace,
+    /// One of each engine.
+    keyspaces: [Keyspace; ENGINES],
     newest: Keyspace,
     begun: [AtomicU64; WRITERS],
     acknowledged: [AtomicU64; WRITERS],
@@ -64,18 +64,17 @@ impl Shared {
             .internals(|internals| internals.directory = Some(Arc::new(directory)))
             .open()
             .unwrap();
-        let keyspace = |name: &str| {
-            let filter = if name == "left" { FilterKind::Bloom } else { FilterKind::Quotient };
-            let number = 2 * unit.number + u64::from(name == "right");
-            let engine = EngineOptions::tiny(engine_of(number), 4 << 10);
-            let options = KeyspaceOptions::new().engine(engine).filter(filter);
-            let keyspace = database.keyspace(name, options).unwrap();
+        let keyspace = |place: usize| {
+            let filters = [FilterKind::Bloom, FilterKind::Quotient];
+            let engine = EngineOptions::tiny(engine_of(place as u64), 4 << 10);
+            let number = usize::try_from(unit.number).unwrap() + place;
+            let options = KeyspaceOptions::new().engine(engine).filter(filters[number % 2]);
+            let keyspace = database.keyspace(KEYSPACES[place], options).unwrap();
             keyspace.set_checkpoint_distance(3_000).unwrap();
             keyspace
         };
         Self {
-            left: keyspace("left"),
-            right: keyspace("right"),
+            keyspaces: std::array::from_fn(keyspace),
             newest: database.keyspace("newest", KeyspaceOptions::new()).unwrap(),
             database,
             begun: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -91,8 +90,9 @@ impl Shared {
         for commit in 1..=commits {
             self.begun[slot].store(commit, Ordering::SeqCst);
             let mut batch = self.database.batch();
-            batch.insert(&self.left, key(writer, commit), value(commit));
-            batch.insert(&self.right, key(writer, commit), value(commit));
+            for keyspace in &self.keyspaces {
+                batch.insert(keyspace, key(writer, commit), value(commit));
+            }
             batch.insert(&self.newest, writer.to_be_bytes(), value(commit));
             batch.commit().unwrap();
             self.acknowledged[slot].store(commit, Ordering::SeqCst);
@@ -160,13 +160,22 @@ impl Shared {
     }
 
     fn read_snapshot(&self, snapshot: &Snapshot, least: &[u64; WRITERS]) -> [u64; WRITERS] {
-        let left: Vec<_> = snapshot.iter(&self.left).collect::<Result<_>>().unwrap();
-        let right: Vec<_> = snapshot.iter(&self.right).rev().collect::<Result<_>>().unwrap();
-        let right: Vec<_> = right.into_iter().rev().collect();
+        let read = |(place, keyspace): (usize, &Keyspace)| -> Result<Vec<_>> {
+            if place % 2 == 0 {
+                return snapshot.iter(keyspace).collect();
+            }
+            let entries: Vec<_> = snapshot.iter(keyspace).rev().collect::<Result<_>>()?;
+            Ok(entries.into_iter().rev().collect())
+        };
+        let all = self.keyspaces.iter().enumerate().map(read);
+        let all: Vec<_> = all.collect::<Result<_>>().unwrap();
         let most = Self::numbers(&self.begun);
-        let shown = Self::check(&left, least, &most);
-        assert_eq!(shown, Self::check(&right, least, &most), "keyspaces differ in one snapshot");
-        self.count(2 * (left.len() + right.len()) as u64, least);
+        let shown = Self::check(&all[0], least, &most);
+        for entries in &all[1..] {
+            let other = Self::check(entries, least, &most);
+            assert_eq!(shown, other, "keyspaces differ in one snapshot");
+        }
+        self.count(all.iter().map(|entries| 2 * entries.len() as u64).sum(), least);
         shown
     }
 
@@ -186,9 +195,12 @@ impl Shared {
     }
 
     fn read_scans(&self) {
-        while !self.done.load(Ordering::SeqCst) {
+        for keyspace in self.keyspaces.iter().cycle() {
+            if self.done.load(Ordering::SeqCst) {
+                return;
+            }
             let least = Self::numbers(&self.acknowledged);
-            let entries: Vec<_> = self.left.iter().collect::<Result<_>>().unwrap();
+            let entries: Vec<_> = keyspace.iter().collect::<Result<_>>().unwrap();
             Self::check(&entries, &least, &Self::numbers(&self.begun));
             self.count(entries.len() as u64, &least);
         }
@@ -200,6 +212,7 @@ impl Shared {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let (writer, residue) = (number >> 33 & 0xff, number >> 41 & 0xffff);
             let writer = writer % WRITERS as u64;
+            let keyspace = &self.keyspaces[usize::try_from(number >> 3 & 0xff).unwrap() % ENGINES];
             let slot = usize::try_from(writer).unwrap();
             let latest = |commits: u64| {
                 let behind = (commits + KEYS - residue % KEYS) % KEYS;
@@ -212,9 +225,9 @@ impl Shared {
             let found = if is_newest {
                 self.newest.get(writer.to_be_bytes()).unwrap()
             } else if number & 1 == 0 {
-                self.right.get(key(writer, residue)).unwrap()
+                keyspace.get(key(writer, residue)).unwrap()
             } else {
-                self.right.multi_get([key(writer, residue)]).unwrap().remove(0)
+                keyspace.multi_get([key(writer, residue)]).unwrap().remove(0)
             };
             let most = latest(self.begun[slot].load(Ordering::SeqCst));
             let found = found.map_or(0, |value| commit_of(&value));
@@ -233,7 +246,7 @@ const CROWD: usize = 40;
 const MADE_AT_ONCE: usize = 8;
 
 /// Commits of each writer in a unit.
-const COMMITS: u64 = 20_000;
+const COMMITS: u64 = 6_000;
 
 /// A unit is a run of the threads.
 pub struct Readers;

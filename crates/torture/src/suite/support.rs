@@ -16,6 +16,21 @@ pub fn engine_of(number: u64) -> EngineKind {
     all[usize::try_from(number % all.len() as u64).unwrap()]
 }
 
+/// Kinds of units of tests in which engines are also alone: each engine alone, and all engines in
+/// one database.
+pub const KINDS: u64 = ENGINES as u64 + 1;
+
+/// The engines of the keyspaces of unit number `unit`, in turn: one, or in one unit of [`KINDS`] all.
+pub fn engines_of(unit: u64) -> Vec<EngineKind> {
+    match unit % KINDS {
+        number if number < ENGINES as u64 => vec![engine_of(number)],
+        _ => EngineKind::ALL.to_vec(),
+    }
+}
+
+/// The names of a keyspace of each engine, for tests that have one of each.
+pub const KEYSPACES: [&str; ENGINES] = ["left", "right", "middle", "fourth", "fifth"];
+
 /// The layouts of the log.
 pub const LAYOUTS: [LogLayout; 3] =
     [LogLayout::Shared, LogLayout::PerThread { logs: 3 }, LogLayout::Sparse];

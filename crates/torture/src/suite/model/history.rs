@@ -1,8 +1,8 @@
 //! A random history of all operations, compared with `BTreeMap`. It is determined by its seed,
 //! whatever setting it runs under.
 
-use super::setting::{KEYSPACES, Setting};
-use crate::suite::support::{ModelSpace, below, one_of};
+use super::setting::Setting;
+use crate::suite::support::{KEYSPACES, ModelSpace, below, one_of};
 use chelonia::internals::{
     MemoryDirectory, Rng, beside_next_job, take_beside_job, unreachable_blocks,
 };

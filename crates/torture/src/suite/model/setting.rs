@@ -1,6 +1,6 @@
 //! Sets of options under which the same history must give the same answers.
 
-use crate::suite::support::{ENGINES, engine_of};
+use crate::suite::support::{KEYSPACES, engine_of};
 use chelonia::internals::{Directory, MemoryDirectory};
 use chelonia::limits::MEMORY_BYTES_MIN;
 use chelonia::{
@@ -159,9 +159,6 @@ pub const SETTINGS: [Setting; 18] = [
         ..TINY
     },
 ];
-
-/// The keyspaces of a history.
-pub const KEYSPACES: [&str; ENGINES] = ["left", "right", "middle", "fourth", "fifth"];
 
 impl Setting {
     /// The fixed options of a keyspace.

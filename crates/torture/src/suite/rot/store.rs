@@ -11,7 +11,7 @@
 //! - `verify` finds such blocks; it may find nothing only if every answer is right, because then
 //!   nothing refers to the damaged blocks.
 
-use crate::suite::support::{ENGINES, engine_of, layout_of};
+use crate::suite::support::{KEYSPACES, engine_of, layout_of};
 use chelonia::internals::{Directory, MemoryDirectory, tick};
 use chelonia::{
     Database, Durability, EngineKind, EngineOptions, Error, ErrorKind, Key, Keyspace,
@@ -34,8 +34,6 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 
 /// The content of the keyspaces, by name and key.
 type State = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
-
-const KEYSPACES: [&str; ENGINES] = ["left", "right", "middle", "fourth", "fifth"];
 
 /// Keys of a `multi_get`: an error of one fails the call.
 const TOGETHER: usize = 8;

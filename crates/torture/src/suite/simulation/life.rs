@@ -1,7 +1,7 @@
 //! One life of a database in a simulation: from an open to its end, with failing calls.
 
-use super::world::{KEYSPACES, Known, State, World, options, read};
-use crate::suite::support::{below, one_of};
+use super::world::{Known, State, World, options, read};
+use crate::suite::support::{KEYSPACES, below, one_of};
 use crate::test::Tally;
 use chelonia::internals::{Call, Failure, Fault, Rng, tick};
 use chelonia::{Database, Durability, Error, ErrorKind, Result, Snapshot};

@@ -11,7 +11,7 @@
 //! At most one commit, the last, has begun and not returned: it failed, its outcome is unknown
 //! until the next open, and no further ones are accepted.
 
-use crate::suite::support::{ENGINES, engine_of, layout_of};
+use crate::suite::support::{ENGINES, KEYSPACES, engine_of, layout_of};
 use chelonia::internals::{
     Clock, CrashDirectory, Directory, FaultDirectory, FaultPlan, Rng, Survivors,
 };
@@ -21,9 +21,6 @@ use std::sync::Arc;
 
 /// The content of a database, by keyspace and key.
 pub type State = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
-
-/// The keyspaces.
-pub const KEYSPACES: [&str; 2] = ["left", "right"];
 
 /// The possible states of the database.
 pub struct Known {
@@ -78,7 +75,8 @@ pub struct World {
     pub clock: Clock,
     salt: u64,
     write_share: Option<u64>,
-    distances: [u64; 2],
+    /// The checkpoint distances of the keyspaces.
+    distances: [u64; ENGINES],
     /// A close makes no checkpoint.
     leave_log: bool,
 }
@@ -92,7 +90,10 @@ impl World {
             clock: Clock::manual(),
             salt: rng.next_u64(),
             write_share: rng.one_in(3).then_some(16 << 10),
-            distances: [1 + rng.below(4_000), 500 + rng.below(20_000)],
+            distances: std::array::from_fn(|number| match number % 2 {
+                0 => 1 + rng.below(4_000),
+                _ => 500 + rng.below(20_000),
+            }),
             leave_log: rng.one_in(2),
         }
     }
@@ -112,7 +113,7 @@ impl World {
             internals.leave_log = self.leave_log;
         });
         let database = builder.open()?;
-        // Two different engines, which follow from the seed.
+        // One of each engine, beginning with one that follows from the seed.
         let first = self.salt % ENGINES as u64;
         for (number, (name, distance)) in (first..).zip(KEYSPACES.into_iter().zip(self.distances)) {
             let engine = EngineOptions::tiny(engine_of(number), 4 << 10);
