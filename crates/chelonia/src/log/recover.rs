@@ -134,7 +134,11 @@ impl Recovery {
             return Err(no_beginning(from));
         }
         let mut reader = Reader::new(Arc::clone(&inventory));
-        reader.visited.extend(begins_in);
+        // A file that ends at `from` is needed until the log has continued in another one: it alone
+        // shows that the log can continue there.
+        let ends_there = inventory.ending_at(block_of(from.lsn));
+        let ends_there = ends_there.filter(|_| offset_of(from.lsn) == 0);
+        reader.visited.extend(begins_in.or(ends_there));
         Ok(Self {
             dir: Arc::clone(dir),
             mode,

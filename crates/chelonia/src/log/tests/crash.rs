@@ -301,3 +301,39 @@ fn a_segment_whose_removal_was_lost_claims_nothing() {
         assert_eq!(payloads(records), [b"synced"], "without {lost}");
     }
 }
+
+#[test]
+fn a_segment_that_ends_where_recovery_begins_is_kept_until_the_log_goes_on() {
+    let options = options(8 << 10, 8 << 10);
+    let memory = MemoryDirectory::new();
+    let dir: Arc<dyn Directory> = Arc::new(memory.clone());
+    let (mut tail, log) = create(&dir, &options);
+    append(&mut tail, &log, b"one").unwrap();
+    log.sync_through(log.written()).unwrap();
+    tail.leave_block();
+    let from = tail.position();
+    assert_eq!(from.lsn.0, BLOCK_BYTES_U64, "the only block of the segment is left");
+    drop((tail, log));
+    // An open fails when it makes the segment in which the log goes on; the next one does not.
+    for (call, failure) in [
+        (Call::Write, Failure::Io),
+        (Call::Write, Failure::IoHalfDone),
+        (Call::Sync, Failure::Io),
+        (Call::Map, Failure::TooManyFiles),
+    ] {
+        let plan = FaultPlan::new();
+        let inner = Arc::new(MemoryDirectory::from_files(memory.to_files()));
+        let faulty = FaultDirectory::new(inner.clone(), plan.clone()).unwrap();
+        let faulty: Arc<dyn Directory> = Arc::new(faulty);
+        let write = LogMode::ReadWrite;
+        plan.fail(Fault::once(call, 0).on("log-").with(failure));
+        let opened = recover(&faulty, &options, from, from.lsn, write);
+        assert!(opened.is_err() && plan.failures() == 1, "{call:?}");
+        let dir: Arc<dyn Directory> = inner;
+        let (records, recovered) = recover(&dir, &options, from, from.lsn, write).unwrap();
+        assert!(records.is_empty());
+        let (mut tail, log) = recovered.writer.unwrap();
+        append(&mut tail, &log, b"two").unwrap();
+        assert_eq!(payloads(recover(&dir, &options, from, from.lsn, write).unwrap().0), [b"two"]);
+    }
+}

@@ -9,7 +9,7 @@ use super::slotted::{Page, PageBytes};
 use super::stamps::View;
 use super::{PART_BYTES, PART_START, PLACES, segments};
 use crate::base::error::{Error, Result};
-use crate::base::ids::{BlockNo, Generation};
+use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::storage::Storage;
 use crate::storage::block::{BlockKind, DATA_FILE};
@@ -92,8 +92,9 @@ pub fn read_homes(
 }
 
 /// Overwrites the places of all homes of a region whose stamps are dead for `newest`, the view of
-/// the newest version: no version believes them.
-pub fn clear_dead(storage: &Storage, region: &Region, newest: &View) -> Result<()> {
+/// the newest version: no version believes them. Returns the places that cannot be read.
+pub fn clear_dead(storage: &Storage, region: &Region, newest: &View) -> Result<Vec<Extent>> {
+    let mut unreadable = Vec::new();
     let layout = region.layout();
     let mut buffer = AlignedBuffer::new(layout.home_blocks() as usize * BLOCK_BYTES);
     for home in 0..u8::try_from(region.homes()).unwrap_or(u8::MAX) {
@@ -104,15 +105,17 @@ pub fn clear_dead(storage: &Storage, region: &Region, newest: &View) -> Result<(
         for place in 0..u8::try_from(PLACES).unwrap_or(u8::MAX) {
             let blocks = layout.blocks_of(place);
             let found = Home { storage, wanted: &wanted, first: 0, blocks: &buffer };
-            let is_dead = !blocks.is_empty()
-                && matches!(found.content(place), Content::Written(stamp)
-                    if newest.dead.contains(stamp));
-            if is_dead {
-                storage.zero_many(&[region.place_of(home, place)])?;
+            let content = if blocks.is_empty() { Content::Empty } else { found.content(place) };
+            match content {
+                Content::Written(stamp) if newest.dead.contains(stamp) => {
+                    storage.zero_many(&[region.place_of(home, place)])?;
+                }
+                Content::Unreadable(_) => unreadable.push(region.place_of(home, place)),
+                Content::Written(_) | Content::Empty => {}
             }
         }
     }
-    Ok(())
+    Ok(unreadable)
 }
 
 /// Blocks of a home in memory.

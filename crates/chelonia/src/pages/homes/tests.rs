@@ -1,11 +1,14 @@
-//! Tests of pages: records, and what hostile bytes do.
+//! Tests of pages and homes: records, what hostile bytes do, and how long knowledge is valid.
 
+use super::places::Places;
 use super::slotted::{page_bytes, taken_bytes};
-use super::{Changed, Page, PageBytes, PageMut};
+use super::{Changed, HomeLayout, Page, PageBytes, PageMut, Region, View};
 use crate::base::ids::{Extent, Generation};
 use crate::base::stream::{LargeRef, Update};
 use crate::runtime::rng::Rng;
+use crate::storage::Storage;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 fn below(rng: &mut Rng, count: usize) -> usize {
     usize::try_from(rng.below(count as u64)).unwrap()
@@ -112,4 +115,28 @@ fn noise_in_a_page_is_an_error_and_no_panic() {
             }
         }
     }
+}
+
+#[test]
+fn what_is_known_of_a_home_is_too_old_once_its_node_was_changed() {
+    let (storage, _directory) = Storage::testing(16 << 20);
+    let layout = HomeLayout { page_blocks: 2, shadow: true };
+    let extent = Extent::new(64, 2 * layout.home_blocks());
+    let region = Region::open(&storage, extent, (Generation(3), Generation(10)), layout);
+    let view = |stamp| View { stamp: Generation(stamp), dead: Arc::default() };
+    let known = |changed, stamp| {
+        let image = region.image(0, &view(stamp), Generation(changed));
+        (image.map(|image| image.stamp.0), region.places(0, Generation(changed)).is_some())
+    };
+    assert_eq!(known(10, 40), (None, false));
+    region.learn(0, Places([20, 23, 0, 0]), &view(40));
+    assert_eq!(known(23, 40), (Some(23), true));
+    // The absorb with stamp 50 changed the node, and maybe this home, through another region.
+    assert_eq!(known(50, 50), (None, false));
+    region.learn(0, Places([20, 23, 50, 0]), &view(50));
+    assert_eq!(known(50, 60), (Some(50), true));
+    // The one with stamp 60 changed another home, through this region.
+    region.carry_over(Generation(50), Generation(60));
+    assert_eq!(known(60, 60), (Some(50), true));
+    assert_eq!(known(61, 61), (None, false));
 }

@@ -1,14 +1,21 @@
 //! Overwriting what failed absorbs and crashes have left, so that the list of dead stamps is short.
 //!
 //! A pass goes over all nodes, one a job, and overwrites each place whose stamp is dead. At its end
-//! the ranges that were dead when it began are dropped. A place that cannot be read is left: it is
-//! no image, and never becomes one.
+//! the ranges that were dead when it began are dropped.
+//!
+//! A place that cannot be read is overwritten too. It may be a torn write with a dead stamp, and
+//! would become an image if a later write is torn in turn and leaves just the sectors that it
+//! lacks: both are of one page, so most of their sectors are equal. But it may also be a damaged
+//! image that a version needs. So it has to be certain that there is no version but the newest,
+//! and that this one has all its images; otherwise the pass ends, and the ranges stay.
 
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Generation};
 use crate::engine::{Absorbed, Job, Work};
 use crate::engines::bminus::Bminus;
-use crate::engines::bminus::version::Parts;
+use crate::engines::bminus::node::{Listed, Node};
+use crate::engines::bminus::read::pages::NodePages;
+use crate::engines::bminus::version::{BminusVersion, Parts};
 use crate::pages::homes::clear_dead;
 use crate::runtime::sync::Arc;
 use crate::structure::events;
@@ -23,6 +30,8 @@ pub(in crate::engines::bminus) struct Clearing {
     before: Option<Generation>,
     /// The least key of the next node.
     next: Vec<u8>,
+    /// The version, by its stamp, in which the last pass met a place that it could not overwrite.
+    stuck_at: Option<Generation>,
 }
 
 impl Clearing {
@@ -56,7 +65,9 @@ impl Bminus {
     /// True if there are many ranges of dead stamps.
     pub(in crate::engines::bminus) fn is_clearing_due(&self) -> bool {
         // A file that only a scratch file continues is not changed.
-        self.newest().parts.view.dead.ranges() > RANGES_MAX
+        let view = &self.newest().parts.view;
+        view.dead.ranges() > RANGES_MAX
+            && self.clearing.lock().stuck_at != Some(view.stamp)
             && self.storage().is_writable_block(BlockNo(0))
     }
 
@@ -69,13 +80,24 @@ impl Bminus {
         let version = self.newest();
         let mut clearing = self.clearing.lock();
         if clearing.before.is_none() {
-            *clearing = Clearing { before: Some(version.parts.view.stamp), next: Vec::new() };
+            clearing.restart();
+            clearing.before = Some(version.parts.view.stamp);
         }
         let directory = &version.parts.directory;
         let Some(place) = directory.node_of(&clearing.next) else { return Ok(None) };
-        let node = self.shared.node_cache.load_once(&directory.nodes[place].slot)?;
+        let listed = &directory.nodes[place];
+        let node = self.shared.node_cache.load_once(&listed.slot)?;
+        let mut unreadable = Vec::new();
         for region in &node.regions {
-            clear_dead(self.storage(), region, &version.parts.view)?;
+            unreadable.append(&mut clear_dead(self.storage(), region, &version.parts.view)?);
+        }
+        if !unreadable.is_empty() {
+            if !self.needs_none(&version, listed, &node) {
+                clearing.restart();
+                clearing.stuck_at = Some(version.parts.view.stamp);
+                return Ok(None);
+            }
+            self.storage().zero_many(&unreadable)?;
         }
         events::add(&self.shared.counters.cleared, 1);
         let mut view = version.parts.view.clone();
@@ -89,5 +111,13 @@ impl Bminus {
         }
         drop(clearing);
         self.write_parts(&version, Parts { view, ..version.parts.clone() }, work).map(Some)
+    }
+
+    /// True if no place of a node that cannot be read is needed by any version. Damage is reported
+    /// by readers of the page, and by checks.
+    fn needs_none(&self, version: &BminusVersion, listed: &Listed, node: &Node) -> bool {
+        let is_alone = !self.shared.held.any_in(Generation(0)..version.parts.view.stamp);
+        let suspect = Error::corrupt("a block of a page does not verify");
+        is_alone && NodePages::of(version, node, &listed.facts).settle(suspect).is_ok()
     }
 }

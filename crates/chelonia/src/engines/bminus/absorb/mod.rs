@@ -232,6 +232,9 @@ impl Bminus {
                 return nothing.map(|_| None);
             }
         };
+        // All that was left before is older than the new stamp, and dead. A version that only drops
+        // dead stamps keeps the one before, and is not enough.
+        self.tainted.store(false, Ordering::SeqCst);
         Ok(Some(self.publish(version, next, output.into_ledger())))
     }
 
@@ -242,7 +245,6 @@ impl Bminus {
         let stamp = parts.view.stamp;
         learned.record(stamp);
         let disk_blocks = blocks_after(version.disk_blocks, &gained, &lost);
-        self.tainted.store(false, Ordering::SeqCst);
         let shared = Arc::clone(&self.shared);
         let next = Arc::new(BminusVersion::new(shared, place, parts, disk_blocks));
         *self.newest.write() = Arc::clone(&next);

@@ -270,3 +270,82 @@ fn what_crashes_left_is_cleared_so_that_the_list_of_dead_stamps_stays_short() {
         world.check(&mut rng);
     }
 }
+
+#[test]
+fn clearing_before_the_first_absorb_makes_nothing_believed_that_a_crash_left() {
+    for options in [tiny(), BminusConfig { shadow: false, ..tiny() }] {
+        let mut rng = Rng::new(9);
+        let mut world = grown(options, &mut rng);
+        let (mut cleared, mut round) = (0, 0);
+        while cleared < 4 {
+            while !world.tree.is_clearing_due() {
+                world.faults.fail(Fault::once(Call::Write, 1 + round % 4));
+                drop(world.try_absorb(&some(&mut rng, 60)));
+                world.faults.heal();
+                world.absorb(some(&mut rng, 3));
+                round += 1;
+            }
+            // A crash leaves nearly all of an absorb.
+            let blob = world.tree.root().unwrap();
+            let durable = world.tree.version();
+            drop(world.try_absorb(&some(&mut rng, 60)).unwrap());
+            drop(durable);
+            world.tree = Bminus::open_tried(&world.storage, options, Some(&blob)).unwrap();
+            cleared += world.maintain();
+            world.absorb(some(&mut rng, 3));
+            let again = open(&world).unwrap();
+            assert_eq!(scan(&again.version()).unwrap(), world.model);
+            assert_eq!(findings(&again), 0);
+        }
+    }
+}
+
+#[test]
+fn a_torn_write_that_becomes_whole_after_its_stamp_was_cleared_is_not_believed() {
+    let (mut rng, mut torn) = (Rng::new(10), 0);
+    let mut world = grown(tiny(), &mut rng);
+    let file = world.dir.open("data", OpenMode::Write, Access::Buffered).unwrap();
+    for round in 0..12 {
+        while world.tree.newest().parts.view.dead.ranges() <= 32 {
+            world.faults.fail(Fault::once(Call::Write, 1 + torn % 4));
+            drop(world.try_absorb(&some(&mut rng, 60)));
+            world.faults.heal();
+            world.absorb(some(&mut rng, 3));
+            torn += 1;
+        }
+        let blob = world.tree.root().unwrap();
+        let durable = world.tree.version();
+        drop(world.try_absorb(&some(&mut rng, 60)).unwrap());
+        let crashed = world.tree.newest();
+        // The last sector of each place that it wrote is lost.
+        let mut lost = Vec::new();
+        for listed in &crashed.parts.directory.nodes {
+            let node = crashed.shared.node_cache.load_owned(&listed.slot).unwrap();
+            for page in 0..node.pages.len() {
+                let (region, home) = node.home_of(page);
+                let image = region.image(home, &crashed.parts.view, listed.facts.changed);
+                let Some(image) = image.filter(|it| it.stamp == crashed.parts.view.stamp) else {
+                    continue;
+                };
+                let place = region.place_of(home, image.delta.unwrap_or(image.slot));
+                let (mut sector, at) = ([0; 512], place.offset() + place.bytes() - 512);
+                file.read_at(&mut sector, at).unwrap();
+                file.write_at(&[round; 512], at).unwrap();
+                lost.push((at, sector));
+            }
+        }
+        drop((durable, crashed));
+        world.tree = Bminus::open_tried(&world.storage, world.options, Some(&blob)).unwrap();
+        world.absorb(some(&mut rng, 1));
+        world.reopen();
+        assert!(world.maintain() > 0 && !world.tree.is_clearing_due());
+        // Later writes to the same places are torn, and leave just these sectors.
+        for (at, sector) in lost {
+            file.write_at(&sector, at).unwrap();
+        }
+        let again = open(&world).unwrap();
+        assert_eq!(scan(&again.version()).unwrap(), world.model);
+        assert_eq!(findings(&again), 0);
+        world.reopen();
+    }
+}
