@@ -123,7 +123,7 @@ impl BminusOptions {
     /// Sets whether a page has two fixed places that are written in turn, so that a write of a page
     /// changes nothing else (default true). False is the baseline of the paper, conventional
     /// shadowing with a persisted page table: every changed page is written to another place, and
-    /// so is its node.
+    /// so is its node. On a full device, deletes may then be refused, and flushes wait for space.
     ///
     /// ```
     /// # use chelonia::BminusOptions;

@@ -222,7 +222,24 @@ impl<'a> NodeAbsorb<'a> {
             }
         }
         (self.context.progress)(ranks.len() as u64);
+        let open = self.shrink(open)?;
         self.push(open)
+    }
+
+    /// Makes a page that had a large record one of the usual size once its records fit into that.
+    /// It gets another home, or that of a page that it is joined with.
+    fn shrink(&mut self, open: OpenPage) -> Result<OpenPage> {
+        let config = self.context.config;
+        let usual = page_bytes(config.page_blocks);
+        if open.page.len() <= usual || open.live_bytes() > config.page_room() {
+            return Ok(open);
+        }
+        let mut small = OpenPage::empty(open.first.clone(), usual, open.heat);
+        small.append_from(&open.read()?, 0)?;
+        if let Some((region, home)) = open.origin {
+            self.homes.release(&region, home);
+        }
+        Ok(small)
     }
 
     /// Merges a page with more updates than it has space for, into several pages.

@@ -1,6 +1,7 @@
 //! Tests of the tree against a model map over its whole life, with tiny sizes.
 
 mod images;
+mod sizes;
 
 use super::version::BminusVersion;
 use super::{Bminus, BminusConfig};
