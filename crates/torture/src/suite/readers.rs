@@ -2,7 +2,7 @@
 //!
 //! Each writer numbers its commits. Commit `c` puts `c` under key `c % KEYS` of the writer in a
 //! keyspace of each engine, and under the writer's only key in one more, whose keys are overwritten
-//! so fast that a reader may have to retry. So the content after `c` commits is known exactly, and a
+//! so fast that a reader may have to retry. So the content after `c` commits is known exactly: a
 //! snapshot or a scan must show the content after some number of commits of each writer: at least
 //! those acknowledged before it was made, at most those begun when it ended, and the same number in
 //! all keyspaces. Meanwhile memtables are flushed, checkpoints are made, and other keyspaces are

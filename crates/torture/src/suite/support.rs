@@ -20,7 +20,7 @@ pub fn engine_of(number: u64) -> EngineKind {
 /// one database.
 pub const KINDS: u64 = ENGINES as u64 + 1;
 
-/// The engines of the keyspaces of unit number `unit`, in turn: one, or in one unit of [`KINDS`] all.
+/// The engines of the keyspaces of unit number `unit`, in turn: one, in one unit of [`KINDS`] all.
 pub fn engines_of(unit: u64) -> Vec<EngineKind> {
     match unit % KINDS {
         number if number < ENGINES as u64 => vec![engine_of(number)],
