@@ -57,7 +57,22 @@ pub const MUTANTS: &[Mutant] = &[
         name: "cleared-list-too-long",
         bug: "ranges of dead stamps are dropped before what has them is overwritten",
         file: "engines/bminus/absorb/clear.rs",
-        text: "            clear_dead(self.storage(), region, &version.parts.view)?;\n",
-        instead: "            let _ = (clear_dead, region);\n",
+        text: "unreadable.append(&mut clear_dead(self.storage(), region, &version.parts.view)?);",
+        instead: "unreadable.extend(clear_dead(self.storage(), region, &Default::default())?);",
+    },
+    Mutant {
+        name: "taint-cleared-with-the-list",
+        bug: "a version that only drops dead stamps says that nothing was left before it",
+        file: "engines/bminus/absorb/clear.rs",
+        text: "        drop(clearing);\n        self.write_parts",
+        instead: "        drop(clearing);\n        self.tainted.store(false, \
+                  crate::runtime::sync::Ordering::SeqCst);\n        self.write_parts",
+    },
+    Mutant {
+        name: "torn-left-when-cleared",
+        bug: "a torn write is left when its stamp is dropped: a later one can make it whole",
+        file: "engines/bminus/absorb/clear.rs",
+        text: "self.storage().zero_many(&unreadable)?;",
+        instead: "let _ = &unreadable;",
     },
 ];

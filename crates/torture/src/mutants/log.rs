@@ -111,6 +111,13 @@ pub const MUTANTS: &[Mutant] = &[
                   return Ok(false);\n        }\n        self.chunk = chunk;",
     },
     Mutant {
+        name: "ended-file-reused",
+        bug: "the file at whose end the log ended is reused before the log has gone on",
+        file: "log/recover.rs",
+        text: "reader.visited.extend(begins_in.or(ends_there));",
+        instead: "let _ = ends_there;\n        reader.visited.extend(begins_in);",
+    },
+    Mutant {
         name: "gap-in-order-ignored",
         bug: "replay of several logs goes on behind a write that one of them has lost",
         file: "log/several/read.rs",
