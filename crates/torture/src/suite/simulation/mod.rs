@@ -17,6 +17,12 @@ use chelonia::{Database, ErrorKind};
 use life::{End, Life, fault};
 use world::{Known, State, World, read};
 
+/// One seed in this many has many short lives: what crashes leave adds up, until it is cleared.
+const MANY_LIVES_ONE_IN: u64 = 16;
+
+/// More than the opens after which engine `bminus` clears what crashes have left.
+const MANY_LIVES: usize = 45;
+
 /// A unit is a seed.
 pub struct Simulation;
 
@@ -43,10 +49,13 @@ impl Test for Simulation {
         let mut world = World::new(&mut rng);
         let mut possible = vec![State::new()];
         let mut database = world.open().unwrap();
-        for _ in 0..2 + below(&mut rng, 5) {
+        let has_many_lives = rng.one_in(MANY_LIVES_ONE_IN);
+        let lives = if has_many_lives { MANY_LIVES } else { 2 + below(&mut rng, 5) };
+        for _ in 0..lives {
             let found = read(&database).unwrap();
             assert!(possible.contains(&found), "the open shows a state that is not possible");
-            let steps = 10 + below(&mut rng, 150);
+            let steps =
+                if has_many_lives { below(&mut rng, 25) } else { 10 + below(&mut rng, 150) };
             let end = one_of(&mut rng, &[End::Close, End::Death, End::PowerCut]);
             // Some opens may fail; the power may also be cut after each of them.
             let opens = rng.below(3);
