@@ -271,20 +271,27 @@ fn what_crashes_left_is_cleared_so_that_the_list_of_dead_stamps_stays_short() {
     }
 }
 
+/// Lets absorbs fail until there are so many ranges of dead stamps that they are cleared.
+fn fail_often(world: &mut World, rng: &mut Rng) {
+    for after in (1..=4).cycle() {
+        if world.tree.is_clearing_due() {
+            return;
+        }
+        world.faults.fail(Fault::once(Call::Write, after));
+        drop(world.try_absorb(&some(rng, 60)));
+        world.faults.heal();
+        world.absorb(some(rng, 3));
+    }
+}
+
 #[test]
 fn clearing_before_the_first_absorb_makes_nothing_believed_that_a_crash_left() {
     for options in [tiny(), BminusConfig { shadow: false, ..tiny() }] {
         let mut rng = Rng::new(9);
         let mut world = grown(options, &mut rng);
-        let (mut cleared, mut round) = (0, 0);
+        let mut cleared = 0;
         while cleared < 4 {
-            while !world.tree.is_clearing_due() {
-                world.faults.fail(Fault::once(Call::Write, 1 + round % 4));
-                drop(world.try_absorb(&some(&mut rng, 60)));
-                world.faults.heal();
-                world.absorb(some(&mut rng, 3));
-                round += 1;
-            }
+            fail_often(&mut world, &mut rng);
             // A crash leaves nearly all of an absorb.
             let blob = world.tree.root().unwrap();
             let durable = world.tree.version();
@@ -302,17 +309,11 @@ fn clearing_before_the_first_absorb_makes_nothing_believed_that_a_crash_left() {
 
 #[test]
 fn a_torn_write_that_becomes_whole_after_its_stamp_was_cleared_is_not_believed() {
-    let (mut rng, mut torn) = (Rng::new(10), 0);
+    let mut rng = Rng::new(10);
     let mut world = grown(tiny(), &mut rng);
     let file = world.dir.open("data", OpenMode::Write, Access::Buffered).unwrap();
     for round in 0..12 {
-        while world.tree.newest().parts.view.dead.ranges() <= 32 {
-            world.faults.fail(Fault::once(Call::Write, 1 + torn % 4));
-            drop(world.try_absorb(&some(&mut rng, 60)));
-            world.faults.heal();
-            world.absorb(some(&mut rng, 3));
-            torn += 1;
-        }
+        fail_often(&mut world, &mut rng);
         let blob = world.tree.root().unwrap();
         let durable = world.tree.version();
         drop(world.try_absorb(&some(&mut rng, 60)).unwrap());
