@@ -227,11 +227,13 @@ impl<'a> NodeAbsorb<'a> {
     }
 
     /// Makes a page that had a large record one of the usual size once its records fit into that.
-    /// It gets another home, or that of a page that it is joined with.
+    /// It gets another home, or that of a page that it is joined with; so not on a nearly full
+    /// device, where no home is reserved for an update in place.
     fn shrink(&mut self, open: OpenPage) -> Result<OpenPage> {
         let config = self.context.config;
         let usual = page_bytes(config.page_blocks);
-        if open.page.len() <= usual || open.live_bytes() > config.page_room() {
+        let is_usual = open.page.len() <= usual;
+        if self.is_packing() || is_usual || open.live_bytes() > config.page_room() {
             return Ok(open);
         }
         let mut small = OpenPage::empty(open.first.clone(), usual, open.heat);

@@ -271,7 +271,7 @@ fn what_crashes_left_is_cleared_so_that_the_list_of_dead_stamps_stays_short() {
     }
 }
 
-/// Lets absorbs fail until there are so many ranges of dead stamps that they are cleared.
+/// Lets absorbs fail until it is due that the dead stamps are cleared.
 fn fail_often(world: &mut World, rng: &mut Rng) {
     for after in (1..=4).cycle() {
         if world.tree.is_clearing_due() {
