@@ -198,12 +198,18 @@ fn seal_superblock(bytes: &mut [u8]) {
 fn sorted(bytes: &[u8], kind: BlockKind) {
     let look = || -> Result<()> {
         let mut joined = bytes.to_vec();
-        run::block::join_in_place(&mut joined)?;
+        if run::block::span_of(bytes, kind)? > 1 {
+            run::block::join_in_place(&mut joined)?;
+        }
         let block = run::block::SortedBlock::parse(&joined, kind)?;
         let count = block.layout().count();
         for index in 0..count {
             let entry = block.entry(index)?;
-            drop(entry.update(block.bytes()));
+            let behind = bytes.get(BLOCK_BYTES..).unwrap_or_default().chunks_exact(BLOCK_BYTES);
+            match entry.overflow {
+                0 => drop(entry.update(block.bytes())),
+                _ => drop(entry.gather(block.bytes(), behind, &mut Vec::new())),
+            }
             block.head(index);
         }
         for probe in [&b""[..], b"m", &[0xff; 40], block.prefix()] {

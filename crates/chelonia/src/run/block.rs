@@ -1,9 +1,10 @@
 //! The sorted block: entries in key order, searched with one read.
 //!
 //! Data and index of a run both consist of sorted blocks. A sorted block fills a *span* of one or
-//! more consecutive blocks; nearly always it is one, and it is several when an entry is larger than
-//! a block or when closing a block early would waste too much of it (`run/build/sorted.rs`). The
-//! first block of a span is its head; the others carry the header of `DataMore` and then bytes that
+//! more consecutive blocks; nearly always it is one, and it is several when a key is too long for a
+//! block (`run/build/sorted.rs`). A value may *overflow* the block of its key: it goes on in the
+//! next ones, and no block is left partly empty because of it (`run/block/overflow.rs`). The first
+//! block of a span is its head; the others carry the header of `DataMore` and then bytes that
 //! continue the head's:
 //!
 //! ```text
@@ -11,12 +12,14 @@
 //! offset size                                       offset size
 //!      0    9  checksum, kind (Data or Index)            0    9  checksum, kind (DataMore)
 //!      9    1  span: blocks, head included; 128 more     9    1  zero
-//!              if its entries are alike
+//!              if its entries are alike, 64 more if
+//!              an overflow begins or ends in it
 //!     10    2  count of entries, at least 1             10    2  part: 1 after the head, 2 ...
 //!     12    2  prefix length                            12    4  zero
 //!     14    2  used: bytes after the header in          16 4080  the bytes that continue
 //!              the last block of the span
-//!     16       heads, slots, prefix, entries
+//!     16       heads, slots, prefix, entries;
+//!              before them 8 bytes about overflows
 //! ```
 //!
 //! A *joined* span, without the headers of all blocks but the first, has this layout:
@@ -48,14 +51,14 @@
 //! block holds 32 of them.
 //!
 //! Here are the layout and its decoding; `block/search.rs` searches a block, `block/key_buffer.rs`
-//! assembles keys.
+//! assembles keys, `block/overflow.rs` values that overflow.
 //!
 //! Invariants (`Run::verify` checks all; a merge checks that keys ascend; a reader checks only
 //! bounds):
 //! 1. Keys ascend strictly. `prefix` is the common prefix of the first and last key (at most 65,535
 //!    bytes).
-//! 2. Slots ascend, the first is the end of the prefix; the last entry ends at `used`. Entries that
-//!    are alike fill the space between exactly.
+//! 2. Slots ascend, the first is the end of the prefix; the last entry ends at `used`, or overflows
+//!    there. Entries that are alike fill the space between exactly.
 //! 3. An index block's payloads refer to blocks before it, in ascending order.
 
 use crate::base::codec::{Decoder, get_varint};
@@ -66,11 +69,14 @@ use crate::base::limits::{
 use crate::base::stream::{LargeRef, Update};
 use crate::kernels::heads::HEAD_BYTES;
 use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind};
+use overflow::Overflow;
 
 mod key_buffer;
+pub(in crate::run) mod overflow;
 mod search;
 
 pub use key_buffer::KeyBuffer;
+pub use overflow::overflow_blocks;
 pub use search::SortedBlock;
 
 pub(in crate::run) const KIND: usize = 8;
@@ -91,6 +97,11 @@ pub(in crate::run) const PREFIX_LEN_MAX: usize = u16::MAX as usize;
 
 /// Flag in the span byte: the entries of the span are alike.
 pub(in crate::run) const ALIKE: u8 = 0x80;
+
+/// Flag in the span byte: the span is one block, and an overflow begins or ends in it.
+pub(in crate::run) const EXTENDED: u8 = 0x40;
+
+const _: () = assert!(SPAN_BLOCKS_MAX < EXTENDED as u32);
 
 /// Slots of a span of one block are `u16`, of a longer one `u32`.
 pub(in crate::run) fn slot_bytes(span: u32) -> usize {
@@ -125,26 +136,30 @@ pub fn span_of(block: &[u8], kind: BlockKind) -> Result<u32> {
     if block.get(KIND) != Some(&(kind as u8)) {
         return Err(damaged("its kind differs from its reference"));
     }
-    let span = block.get(SPAN).map_or(0, |span| u32::from(span & !ALIKE));
+    let span = block.get(SPAN).map_or(0, |span| u32::from(span & !(ALIKE | EXTENDED)));
     if !(1..=SPAN_BLOCKS_MAX).contains(&span) {
         return Err(damaged("its span is out of range"));
     }
     Ok(span)
 }
 
-/// The part number of `block` in its span: 0 for a head of `kind`, otherwise its distance from the
-/// head.
+/// The distance of `block` from the head whose span, or overflow, it continues: 0 for a head.
 pub fn part_of(block: &[u8], kind: BlockKind) -> Result<u32> {
-    if block.get(KIND) == Some(&(kind as u8)) {
+    if is_of(block, kind) {
         return Ok(0);
     }
     let part = u32::from(u16_at(block, PART));
-    if block.get(KIND) != Some(&(BlockKind::DataMore as u8))
-        || !(1..SPAN_BLOCKS_MAX).contains(&part)
-    {
-        return Err(damaged("it is neither the head nor a further block of a span"));
+    let continues = is_of(block, BlockKind::DataMore) || is_of(block, BlockKind::DataOverflow);
+    if !continues || !(1..SPAN_BLOCKS_MAX).contains(&part) {
+        return Err(damaged("it is neither a head nor continues one"));
     }
     Ok(part)
+}
+
+/// True if `block` is of this kind.
+#[inline]
+pub fn is_of(block: &[u8], kind: BlockKind) -> bool {
+    block.get(KIND) == Some(&(kind as u8))
 }
 
 /// Removes the headers from the blocks of a span: the result is the first [`joined_bytes`] of
@@ -153,8 +168,8 @@ pub fn join_in_place(blocks: &mut [u8]) -> Result<()> {
     let span = blocks.len() / BLOCK_BYTES;
     for index in 1..span {
         let start = index * BLOCK_BYTES;
-        let part = part_of(&blocks[start..start + BLOCK_BYTES], BlockKind::Data)?;
-        if part as usize != index {
+        let more = &blocks[start..start + BLOCK_BYTES];
+        if !is_of(more, BlockKind::DataMore) || usize::from(u16_at(more, PART)) != index {
             return Err(damaged("a span is not continued by its next block"));
         }
         let to = BLOCK_BYTES + (index - 1) * BLOCK_PAYLOAD_BYTES;
@@ -181,6 +196,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     count: usize,
+    heads: usize,
     /// End of the heads: start of the slots, or of the prefix if entries are alike.
     slots: usize,
     wide_slots: bool,
@@ -189,6 +205,8 @@ pub struct Layout {
     entries: usize,
     end: usize,
     alike: Option<Alike>,
+    /// Bytes of the last entry after the block.
+    overflow: usize,
 }
 
 /// The common properties of the entries of a span that are alike.
@@ -209,20 +227,34 @@ impl Layout {
         let used = usize::from(u16_at(bytes, USED));
         let end = joined_bytes(span - 1) + used;
         let is_alike = bytes[SPAN] & ALIKE != 0;
-        let slots = HEADS + count * HEAD_BYTES;
+        let Overflow { heads, received, passed } = Overflow::of(bytes)?;
+        if heads != HEADS && kind != BlockKind::Data {
+            return Err(damaged("only entries of a run overflow"));
+        }
+        let slots = heads + count * HEAD_BYTES;
         let prefix = slots + if is_alike { 0 } else { count * slot_bytes(span) };
         let prefix_len = usize::from(u16_at(bytes, PREFIX_LEN));
         let entries = prefix + prefix_len;
         let fits = count > 0
-            && used <= BLOCK_PAYLOAD_BYTES
+            && used + received <= BLOCK_PAYLOAD_BYTES
             && entries <= end
             && joined_bytes(span) <= bytes.len();
         if !fits {
             return Err(damaged("its parts exceed its size"));
         }
         let wide_slots = span > 1;
-        let layout =
-            Self { count, slots, wide_slots, prefix, prefix_len, entries, end, alike: None };
+        let layout = Self {
+            count,
+            heads,
+            slots,
+            wide_slots,
+            prefix,
+            prefix_len,
+            entries,
+            end,
+            alike: None,
+            overflow: passed,
+        };
         if is_alike { layout.of_alike(bytes) } else { Ok(layout) }
     }
 
@@ -250,6 +282,12 @@ impl Layout {
     #[inline]
     pub fn prefix_len(&self) -> usize {
         self.prefix_len
+    }
+
+    /// Number of blocks of the overflow of the last entry; 0 if it does not overflow.
+    #[inline]
+    pub fn overflow_blocks(&self) -> u32 {
+        overflow::blocks_of(self.overflow)
     }
 
     /// End of the entries.
@@ -307,22 +345,34 @@ pub struct Entry {
     pub tail: usize,
     /// Start of the payload.
     pub payload: usize,
-    /// End of the payload.
+    /// End of the payload, or of the part of it that is in the block.
     pub end: usize,
+    /// Bytes of the payload after the block.
+    pub overflow: usize,
 }
 
 impl Entry {
     /// Fails if it has an inline value that is too large for a run.
     #[inline]
     pub fn check_value(&self) -> Result<()> {
-        let is_large = self.end - self.payload >= LARGE_VALUE_BYTES_MIN;
+        let is_large = self.end - self.payload + self.overflow >= LARGE_VALUE_BYTES_MIN;
         if is_large { Err(damaged("an inline value is too large")) } else { Ok(()) }
     }
 
-    /// The entry's update. Fails if a reference to a large value does not decode.
+    /// The update of an entry that does not overflow. Fails if it does, or if a reference to a
+    /// large value does not decode.
     #[inline]
     pub fn update<'a>(&self, bytes: &'a [u8]) -> Result<Update<'a>> {
-        let payload = &bytes[self.payload..self.end];
+        if self.overflow > 0 {
+            return Err(damaged("an entry goes on in blocks that its index entry does not name"));
+        }
+        self.update_with(&bytes[self.payload..self.end])
+    }
+
+    /// The update of an entry with this payload. Fails if a reference to a large value does not
+    /// decode.
+    #[inline]
+    pub fn update_with<'a>(&self, payload: &'a [u8]) -> Result<Update<'a>> {
         match self.kind {
             EntryKind::Value => Ok(Update::Put(payload)),
             EntryKind::Tombstone if payload.is_empty() => Ok(Update::Delete),

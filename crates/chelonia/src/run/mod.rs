@@ -3,7 +3,8 @@
 //! ```text
 //!   extent   [ data spans ......... ][ index blocks ][ filter blocks ][ large-ref blocks ]
 //!             ascending entries       separators      one block per    extents of large
-//!             (Data, DataMore)        (root last)     probe            values referred to
+//!             (Data, DataMore,        (root last)     probe            values referred to
+//!              DataOverflow)
 //! ```
 //!
 //! A [`RunBuilder`] writes a run once, from memory, sequentially; only used blocks are written.

@@ -52,6 +52,8 @@ pub enum BlockKind {
     Page = 9,
     /// The delta of such a page.
     Delta = 10,
+    /// The continuation of a value whose key is in an earlier block of a run.
+    DataOverflow = 11,
 }
 
 /// The seed of a block's checksum.

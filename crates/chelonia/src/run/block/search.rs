@@ -1,6 +1,6 @@
 //! A joined span of a sorted block that can be searched. Its layout is drawn in `run/block.rs`.
 
-use super::{ALIKE, Entry, EntryKind, HEADS, Layout, SPAN, Word, damaged, u16_at, u32_at};
+use super::{ALIKE, EXTENDED, Entry, EntryKind, Layout, SPAN, Word, damaged, u16_at, u32_at};
 use crate::base::error::Result;
 use crate::base::keys::head32;
 use crate::kernels::heads::{HEAD_BYTES, equal_range};
@@ -38,7 +38,7 @@ impl<'a> SortedBlock<'a> {
     /// Its number of blocks.
     #[inline]
     pub fn span(&self) -> u32 {
-        self.bytes.get(SPAN).map_or(0, |span| u32::from(span & !ALIKE))
+        self.bytes.get(SPAN).map_or(0, |span| u32::from(span & !(ALIKE | EXTENDED)))
     }
 
     /// The joined bytes.
@@ -55,7 +55,7 @@ impl<'a> SortedBlock<'a> {
 
     #[inline]
     fn heads(&self) -> &'a [u8] {
-        &self.bytes[HEADS..self.layout.slots]
+        &self.bytes[self.layout.heads..self.layout.slots]
     }
 
     /// The head of entry `index`; 0 if there is none.
@@ -87,7 +87,8 @@ impl<'a> SortedBlock<'a> {
             let tail = self.layout.entries + index * alike.bytes;
             let payload = tail + alike.rest_len.saturating_sub(HEAD_BYTES);
             let (kind, rest_len) = (alike.kind, alike.rest_len);
-            return Ok(Entry { kind, rest_len, tail, payload, end: tail + alike.bytes });
+            let end = tail + alike.bytes;
+            return Ok(Entry { kind, rest_len, tail, payload, end, overflow: 0 });
         }
         let (start, end) = (self.slot(index), self.slot(index + 1));
         if start < self.layout.entries || end > self.layout.end || start >= end {
@@ -99,7 +100,9 @@ impl<'a> SortedBlock<'a> {
         if payload > end {
             return Err(damaged("a key extends past its entry"));
         }
-        Ok(Entry { kind: word.kind, rest_len: word.rest_len, tail, payload, end })
+        let is_last = index + 1 == self.layout.count;
+        let overflow = if is_last { self.layout.overflow } else { 0 };
+        Ok(Entry { kind: word.kind, rest_len: word.rest_len, tail, payload, end, overflow })
     }
 
     /// Compares the key of entry `index`, whose head equals that of `rest`, with `rest` (the

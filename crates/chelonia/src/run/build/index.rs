@@ -10,6 +10,10 @@
 //! in its own. The first one of all is cut from the run's first key. A run of one span has no
 //! index. The payload of an index entry is two varints: the span's first block, counted from the
 //! start of the extent, and its number of blocks.
+//!
+//! A span whose last entry overflows has two index entries: the second one is for this entry alone,
+//! and counts the blocks of the overflow too. So a lookup reads them only for that key. (If it is
+//! the only entry of the span, there is only the second one.)
 
 use crate::base::codec::put_varint;
 use crate::base::error::{Error, Result};
@@ -41,7 +45,8 @@ pub struct IndexBuilder {
 }
 
 impl IndexBuilder {
-    /// Adds the data span that begins at block `first`; `separator` divides it from those before.
+    /// Adds the data span that begins at block `first`, or its last entry with an overflow;
+    /// `separator` divides the keys from those before.
     pub fn add(&mut self, separator: &[u8], first: usize, blocks: u32) -> Result<()> {
         let first = block_number(first)?;
         let start = self.separators.len();

@@ -83,7 +83,7 @@ impl RunBuilder {
         Self {
             storage: Arc::clone(storage),
             options,
-            block: BlockBuilder::new(1),
+            block: BlockBuilder::with_overflows(),
             blocks: Blocks::new(storage.budget()),
             index: IndexBuilder::default(),
             hashes: Vec::new(),
@@ -136,13 +136,16 @@ impl RunBuilder {
 
     #[inline]
     fn add_entry(&mut self, key: &[u8], kind: EntryKind, payload: &[u8]) -> Result<()> {
-        if self.block.add(key, kind, payload)? == Added::Full {
-            self.close_span()?;
-            if self.block.add(key, kind, payload)? == Added::Full {
-                return Err(Error::internal("an entry does not fit an empty span of a run"));
+        // A block that begins with the end of an overflow may have no space for any entry: then the
+        // next one has.
+        for _ in 0..2 {
+            match self.block.add(key, kind, payload)? {
+                Added::Fits => return Ok(()),
+                Added::Overflows => return self.close_span(),
+                Added::Full => self.close_span()?,
             }
         }
-        Ok(())
+        Err(Error::internal("an entry does not fit an empty span of a run"))
     }
 
     #[inline]
@@ -163,18 +166,25 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Lays out the open span and adds its separator to the index.
+    /// Lays out the open span and adds its separators to the index: one, and another for a last
+    /// entry that overflows behind others, with the blocks of that.
     fn close_span(&mut self) -> Result<()> {
-        let Some(first) = self.block.first_key() else { return Ok(()) };
         let place = self.blocks.count();
-        let span = self.block.span()?;
-        if place == 0 {
-            self.index.add(first, place, span)?;
-        } else {
-            self.index.add(&separator(&self.last_key, first), place, span)?;
+        if let Some(first) = self.block.first_key() {
+            let span = self.block.span()?;
+            let whole = span + self.block.overflow_blocks();
+            let overflowing = self.block.overflowing();
+            let own = if overflowing.is_some() { span } else { whole };
+            match place {
+                0 => self.index.add(first, place, own)?,
+                _ => self.index.add(&separator(&self.last_key, first), place, own)?,
+            }
+            if let Some((before, last)) = overflowing {
+                self.index.add(&separator(before, last), place, whole)?;
+            }
+            self.last_key.clear();
+            self.last_key.extend_from_slice(self.block.last_key().unwrap_or_default());
         }
-        self.last_key.clear();
-        self.last_key.extend_from_slice(self.block.last_key().unwrap_or_default());
         let blocks = &mut self.blocks;
         self.block.lay_out(BlockKind::Data, &mut |block| blocks.push(block))?;
         self.block.clear();
@@ -255,7 +265,9 @@ impl RunBuilder {
         if self.is_empty() {
             return Err(Error::internal("a run must have at least one entry"));
         }
-        self.close_span()?;
+        while !self.block.is_empty() {
+            self.close_span()?;
+        }
         let data_blocks = block_count(self.blocks.count())?;
         let (index_levels, root_blocks) = self.index.build(&mut self.blocks)?;
         let index_blocks = block_count(self.blocks.count())? - data_blocks;
@@ -297,7 +309,7 @@ impl RunBuilder {
 
     /// Removes all entries; the memory is kept for the next run.
     pub fn reset(&mut self) {
-        self.block.clear();
+        self.block.reset();
         self.blocks.clear();
         self.index.clear();
         self.hashes.clear();

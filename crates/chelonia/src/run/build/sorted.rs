@@ -5,12 +5,16 @@
 //!
 //! ```text
 //!   add -> Fits                        the entry was added
+//!       -> Overflows                   it was added; the caller lays the span out, and clears
 //!       -> Full, nothing changed       the caller lays the span out, clears, adds again
 //! ```
 //!
-//! A span is one block unless an entry does not fit. Then it grows instead of being closed if
-//! closing would leave more than an eighth of it unused, up to [`GROWN_BLOCKS_MAX`] blocks or twice
-//! the size of the new entry alone. This trades space against blocks per read.
+//! A span is one block. If an entry does not fit, its payload overflows (`run/block/overflow.rs`)
+//! if closing the block before it would leave more than an eighth unused, or if the entry would
+//! take as many blocks without the rest of this one. Index blocks and pages have no overflows, and
+//! keys are complete: where these do not fit, the span grows instead of being closed if closing
+//! would leave more than an eighth of it unused, up to [`GROWN_BLOCKS_MAX`] blocks or twice the
+//! size of the new entry alone. This trades space against blocks per read.
 
 use crate::base::codec::{put_varint, varint_len};
 use crate::base::error::{Error, Result};
@@ -18,9 +22,10 @@ use crate::base::keys::head32;
 use crate::base::limits::BLOCK_BYTES;
 use crate::kernels::heads::HEAD_BYTES;
 use crate::kernels::prefix::common_prefix;
+use crate::run::block::overflow::{EXTENSION_BYTES, PASSED, RECEIVED, blocks_of};
 use crate::run::block::{
-    ALIKE, COUNT, EntryKind, HEADS, PART, PREFIX_LEN, PREFIX_LEN_MAX, SPAN, SPAN_BLOCKS_MAX, USED,
-    joined_bytes, slot_bytes,
+    ALIKE, COUNT, EXTENDED, EntryKind, HEADS, PART, PREFIX_LEN, PREFIX_LEN_MAX, SPAN,
+    SPAN_BLOCKS_MAX, USED, joined_bytes, slot_bytes,
 };
 use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind};
 
@@ -39,6 +44,8 @@ const ENTRIES_MAX: usize = u16::MAX as usize;
 pub enum Added {
     /// The entry was added.
     Fits,
+    /// The entry was added, and the span is complete: it goes on in the blocks behind.
+    Overflows,
     /// The span must be closed first.
     Full,
 }
@@ -100,6 +107,11 @@ impl Sizes {
         }
         (several.div_ceil(BLOCK_PAYLOAD_BYTES).max(2), several)
     }
+
+    /// The bytes used in a block of entries that are not stored as alike.
+    fn unlike(&self) -> usize {
+        self.prefix_len + self.entry_bytes + self.count * (HEAD_BYTES + slot_bytes(1))
+    }
 }
 
 /// Collects and lays out the entries of one span.
@@ -110,6 +122,14 @@ pub struct BlockBuilder {
     sizes: Sizes,
     /// Minimum number of entries before the span may be full.
     entries_min: usize,
+    /// True if payloads may overflow.
+    overflows: bool,
+    /// Bytes of the last entry that overflow.
+    passed: usize,
+    /// The end of the overflow before, for the end of the open block, and its distance from the
+    /// head of its entry.
+    received: Vec<u8>,
+    part: usize,
     /// Buffer for the joined bytes of a span of several blocks.
     joined: Vec<u8>,
     varint: Vec<u8>,
@@ -136,9 +156,18 @@ impl BlockBuilder {
             entries: Vec::new(),
             sizes: Sizes::default(),
             entries_min,
+            overflows: false,
+            passed: 0,
+            received: Vec::new(),
+            part: 0,
             joined: Vec::new(),
             varint: Vec::new(),
         }
+    }
+
+    /// Creates an empty builder for entries of a run, which may overflow.
+    pub fn with_overflows() -> Self {
+        Self { overflows: true, ..Self::new(1) }
     }
 
     /// The first collected key.
@@ -152,28 +181,58 @@ impl BlockBuilder {
         self.entries.last().map(|entry| &self.bytes[entry.key()])
     }
 
+    /// The last collected key, and the one before it, if the last entry overflows behind others:
+    /// the index has an entry of its own for it.
+    pub fn overflowing(&self) -> Option<(&[u8], &[u8])> {
+        match &self.entries[..] {
+            [.., before, last] if self.passed > 0 => {
+                Some((&self.bytes[before.key()], &self.bytes[last.key()]))
+            }
+            _ => None,
+        }
+    }
+
+    /// Number of blocks of the overflow of the last entry.
+    pub fn overflow_blocks(&self) -> u32 {
+        blocks_of(self.passed)
+    }
+
     /// Heap bytes held.
     pub fn heap_bytes(&self) -> usize {
         self.bytes.capacity()
             + self.entries.capacity() * size_of::<Waiting>()
             + self.joined.capacity()
+            + self.received.capacity()
     }
 
-    /// Removes all entries.
+    /// Removes all entries. The end of an overflow stays, for the next block.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
         self.sizes = Sizes::default();
+        self.passed = 0;
+    }
+
+    /// Removes the end of an overflow too.
+    pub fn reset(&mut self) {
+        self.clear();
+        self.received.clear();
     }
 
     /// Adds an entry if there is space. Keys must ascend.
     #[inline]
     pub fn add(&mut self, key: &[u8], kind: EntryKind, payload: &[u8]) -> Result<Added> {
-        let sizes = self.sizes_with(key, kind, payload.len());
-        if !self.has_space(sizes, key.len(), payload.len()) {
-            return Ok(Added::Full);
+        debug_assert_eq!(self.passed, 0, "nothing comes after an overflow in a block");
+        let mut sizes = self.sizes_with(key, kind, payload.len());
+        if self.has_space(sizes, key.len(), payload.len()) {
+            return self.push(sizes, key, kind, payload).map(|()| Added::Fits);
         }
-        self.push(sizes, key, kind, payload).map(|()| Added::Fits)
+        let Some(passed) = self.overflow_of(sizes, key.len(), payload.len()) else {
+            return Ok(Added::Full);
+        };
+        sizes.word = None;
+        self.passed = passed;
+        self.push(sizes, key, kind, payload).map(|()| Added::Overflows)
     }
 
     /// Adds an entry if the span then takes at most `blocks` blocks, and `bytes_max` bytes in them.
@@ -205,10 +264,10 @@ impl BlockBuilder {
         if self.entries.is_empty() { 0 } else { self.sizes.span().1 }
     }
 
-    /// True if nothing was collected.
+    /// True if nothing was collected, nor is the end of an overflow left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.is_empty() && self.received.is_empty()
     }
 
     #[inline]
@@ -228,7 +287,8 @@ impl BlockBuilder {
     #[inline]
     fn sizes_with(&self, key: &[u8], kind: EntryKind, payload_len: usize) -> Sizes {
         let Some(first) = self.entries.first() else {
-            return Sizes::of_one(key.len(), payload_len);
+            let sizes = Sizes::of_one(key.len(), payload_len);
+            return if self.received.is_empty() { sizes } else { Sizes { word: None, ..sizes } };
         };
         let before = self.sizes;
         let prefix_len = common_prefix(&self.bytes[first.key()][..before.prefix_len], key);
@@ -262,8 +322,48 @@ impl BlockBuilder {
     /// or should grow.
     #[inline]
     fn has_space(&self, grown: Sizes, key_len: usize, payload_len: usize) -> bool {
-        let (blocks, _) = grown.span();
-        blocks == 1 || self.should_grow(grown, key_len, payload_len)
+        let (blocks, bytes) = grown.span();
+        if blocks == 1 && bytes <= self.room() {
+            return true;
+        }
+        // The first entry of a run's block grows the span only if its key is too long for one.
+        let may_grow = self.received.is_empty()
+            && (!self.overflows || grown.unlike() - payload_len >= self.room_of_overflowing());
+        may_grow && self.should_grow(grown, key_len, payload_len)
+    }
+
+    /// The bytes that entries may use of the open block.
+    #[inline]
+    fn room(&self) -> usize {
+        match self.received.len() {
+            0 => BLOCK_PAYLOAD_BYTES,
+            received => BLOCK_PAYLOAD_BYTES.saturating_sub(EXTENSION_BYTES + received),
+        }
+    }
+
+    /// The bytes that entries may use of the open block if the last one overflows.
+    fn room_of_overflowing(&self) -> usize {
+        BLOCK_PAYLOAD_BYTES.saturating_sub(EXTENSION_BYTES + self.received.len())
+    }
+
+    /// The bytes of a new entry after the block, if it should overflow; it makes the sizes `grown`.
+    fn overflow_of(&self, grown: Sizes, key_len: usize, payload_len: usize) -> Option<usize> {
+        let (blocks, used) = if self.entries.is_empty() { (1, 0) } else { self.sizes.span() };
+        let (whole, room) = (grown.unlike(), self.room_of_overflowing());
+        let is_possible = self.overflows
+            && blocks == 1
+            && whole - payload_len < room
+            && grown.count <= ENTRIES_MAX;
+        if !is_possible {
+            return None;
+        }
+        let passed = whole.checked_sub(room)?;
+        let is_wasteful = self.room().saturating_sub(used) * WASTE_DIVISOR > BLOCK_PAYLOAD_BYTES;
+        let alone = Sizes::of_one(key_len, payload_len).unlike();
+        let alone = if alone > BLOCK_PAYLOAD_BYTES { alone + EXTENSION_BYTES } else { alone };
+        let blocks = 1 + blocks_of(passed);
+        let is_cheap = blocks <= blocks_of(alone);
+        (is_wasteful || is_cheap).then_some(passed)
     }
 
     /// Decides between growing a span and closing it before the new entry.
@@ -288,21 +388,27 @@ impl BlockBuilder {
             && count <= ENTRIES_MAX
     }
 
-    /// Number of blocks of the collected entries.
+    /// Number of blocks of the collected entries, without an overflow.
     pub fn span(&self) -> Result<u32> {
-        let (blocks, _) = self.sizes.span();
+        let blocks = if self.passed > 0 { 1 } else { self.sizes.span().0 };
         match u32::try_from(blocks) {
             Ok(span) if span <= SPAN_BLOCKS_MAX => Ok(span),
             _ => Err(Error::internal("a span of a run exceeds its block limit")),
         }
     }
 
-    /// Lays out the collected entries and passes the blocks (zeroed, not sealed) to `put` in order.
+    /// Lays out the collected entries and passes the blocks (zeroed, not sealed) to `put` in order;
+    /// without entries, the end of an overflow.
     pub fn lay_out(
         &mut self,
         kind: BlockKind,
         put: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
+        if self.entries.is_empty() && !self.received.is_empty() {
+            put(&overflow_block(self.part, &self.received))?;
+            self.received.clear();
+            return Ok(());
+        }
         let span = self.span()?;
         let mut joined = std::mem::take(&mut self.joined);
         joined.clear();
@@ -310,7 +416,24 @@ impl BlockBuilder {
         self.write_joined(kind, span, &mut joined)?;
         let result = put_blocks(&joined, span, put);
         self.joined = joined;
-        result
+        self.received.clear();
+        result.and_then(|()| self.put_overflow(put))
+    }
+
+    /// Passes the full blocks of the last entry's overflow to `put`, and keeps its end.
+    fn put_overflow(&mut self, put: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let Some(last) = self.entries.last().filter(|_| self.passed > 0) else { return Ok(()) };
+        let payload = &self.bytes[last.payload()];
+        let parts = payload[payload.len() - self.passed..].chunks(BLOCK_PAYLOAD_BYTES);
+        for (part, bytes) in (1..).zip(parts) {
+            if bytes.len() == BLOCK_PAYLOAD_BYTES {
+                put(&overflow_block(part, bytes))?;
+            } else {
+                self.received.extend_from_slice(bytes);
+                self.part = part;
+            }
+        }
+        Ok(())
     }
 
     fn write_joined(&mut self, kind: BlockKind, span: u32, out: &mut [u8]) -> Result<()> {
@@ -320,7 +443,9 @@ impl BlockBuilder {
         let prefix_len = self.sizes.prefix_len;
         let alike = self.sizes.word.is_some();
         let slot_bytes = if alike { 0 } else { slot_bytes(span) };
-        let slots = HEADS + count * HEAD_BYTES;
+        let is_extended = self.passed > 0 || !self.received.is_empty();
+        let heads = HEADS + if is_extended { EXTENSION_BYTES } else { 0 };
+        let slots = heads + count * HEAD_BYTES;
         let prefix = slots + count * slot_bytes;
         let mut at = prefix + prefix_len;
         if let Some(first) = self.entries.first() {
@@ -329,7 +454,7 @@ impl BlockBuilder {
         }
         for (index, entry) in self.entries.iter().enumerate() {
             let rest = &self.bytes[entry.key()][prefix_len..];
-            let head = HEADS + index * HEAD_BYTES;
+            let head = heads + index * HEAD_BYTES;
             out[head..head + HEAD_BYTES].copy_from_slice(&head32(rest).to_le_bytes());
             let slot = slots + index * slot_bytes;
             let place = u32::try_from(at).map_err(|_| impossible())?.to_le_bytes();
@@ -343,7 +468,10 @@ impl BlockBuilder {
             let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
             out[at..at + tail.len()].copy_from_slice(tail);
             at += tail.len();
-            let payload = &self.bytes[entry.payload()];
+            let mut payload = &self.bytes[entry.payload()];
+            if index + 1 == count {
+                payload = &payload[..payload.len() - self.passed];
+            }
             out[at..at + payload.len()].copy_from_slice(payload);
             at += payload.len();
         }
@@ -351,11 +479,30 @@ impl BlockBuilder {
         let number = |value: usize| u16::try_from(value).map_err(|_| impossible());
         out[8] = kind as u8;
         out[SPAN] = u8::try_from(span).map_err(|_| impossible())? | if alike { ALIKE } else { 0 };
+        if is_extended {
+            out[SPAN] |= EXTENDED;
+            out[RECEIVED..RECEIVED + 2]
+                .copy_from_slice(&number(self.received.len())?.to_le_bytes());
+            let passed = u32::try_from(self.passed).map_err(|_| impossible())?;
+            out[PASSED..PASSED + 4].copy_from_slice(&passed.to_le_bytes());
+            out[BLOCK_BYTES - self.received.len()..BLOCK_BYTES].copy_from_slice(&self.received);
+        }
         out[COUNT..COUNT + 2].copy_from_slice(&number(count)?.to_le_bytes());
         out[PREFIX_LEN..PREFIX_LEN + 2].copy_from_slice(&number(prefix_len)?.to_le_bytes());
         out[USED..USED + 2].copy_from_slice(&number(used)?.to_le_bytes());
         Ok(())
     }
+}
+
+/// A block that has nothing but `bytes` of the overflow of the entry `part` blocks before.
+fn overflow_block(part: usize, bytes: &[u8]) -> [u8; BLOCK_BYTES] {
+    let mut block = [0; BLOCK_BYTES];
+    block[8] = BlockKind::DataOverflow as u8;
+    block[PART] = u8::try_from(part).unwrap_or(u8::MAX);
+    let received = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+    block[USED..USED + 2].copy_from_slice(&received.to_le_bytes());
+    block[BLOCK_BYTES - bytes.len()..].copy_from_slice(bytes);
+    block
 }
 
 /// Splits joined bytes into blocks, with a header before each further one.

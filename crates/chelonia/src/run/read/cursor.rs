@@ -6,6 +6,10 @@
 //!                 whose header says how far back its head is         -> fill [end - w, end)
 //! ```
 //!
+//! With a span come the blocks of its last entry's overflow. The last of these may be the head of
+//! another span; descending, that one has been visited before, and is read again if the window has
+//! lost it.
+//!
 //! The blocks are in a window owned by the cursor ([`window`]). Cursors that are merged
 //! start together ([`RunCursor::start`]), so that their first blocks are read in parallel; a caller
 //! that is done with one range can move them on to the next ([`RunCursor::move_on`]), and keeps
@@ -23,7 +27,8 @@ use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::stream::{SortedStream, Update};
-use crate::run::block::{join_in_place, joined_bytes, part_of, span_of};
+use crate::run::block::overflow::receives;
+use crate::run::block::{is_of, join_in_place, joined_bytes, overflow_blocks, part_of, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::{Entered, Steps};
 use crate::runtime::sync::Arc;
@@ -51,9 +56,21 @@ pub struct RunCursor {
     window: Window,
     /// Blocks that can have entries not yet visited.
     open: Range<u32>,
+    /// Descending: the block behind the open ones has the end of the entry before it.
+    is_shared: bool,
     /// The current span within the window.
     span: Range<usize>,
     steps: Steps,
+    /// The error of the blocks that the last entry of the current span overflows into: the entries
+    /// before it can be read.
+    unread: Option<Error>,
+}
+
+/// The blocks of the next span, with those of its overflow if they can be needed.
+struct Unit {
+    blocks: Range<u32>,
+    /// Number of blocks of the span.
+    span: u32,
 }
 
 impl RunCursor {
@@ -83,8 +100,10 @@ impl RunCursor {
             range,
             direction,
             window: Window::new(run.storage(), first_blocks, size_of::<Self>()),
+            is_shared: false,
             span: 0..0,
             steps: Steps::default(),
+            unread: None,
         })
     }
 
@@ -98,9 +117,11 @@ impl RunCursor {
     pub fn move_on(&mut self, range: Arc<KeyRange>) -> Result<()> {
         self.steps.leave();
         // The last span may be needed again, and joining has changed its blocks.
-        if self.span.len() > BLOCK_BYTES {
+        if !self.span.len().is_multiple_of(BLOCK_BYTES) {
             self.window.forget();
         }
+        self.is_shared = false;
+        self.unread = None;
         self.span = 0..0;
         self.open = self.run.blocks_in(&range)?;
         self.range = range;
@@ -165,7 +186,12 @@ impl RunCursor {
     fn next_span(&mut self) -> Result<()> {
         self.steps.leave();
         while let Some(place) = self.next_block() {
-            let entered = self.enter_span().map_err(self.run.blame(place))?;
+            let entered = match self.enter_span() {
+                Ok(entered) => entered,
+                Err(error) => {
+                    return Err(self.unread.take().unwrap_or(error)).map_err(self.run.blame(place));
+                }
+            };
             if entered.last {
                 self.open = 0..0;
             }
@@ -177,18 +203,16 @@ impl RunCursor {
     }
 
     fn enter_span(&mut self) -> Result<Entered> {
-        let blocks = match self.direction {
+        let Unit { blocks, span } = match self.direction {
             Direction::Ascending => self.span_ahead()?,
             Direction::Descending => self.span_behind()?,
         };
         let start = self.window.offset_of(blocks.start);
         let length = blocks.len() * BLOCK_BYTES;
-        join_in_place(&mut self.window.bytes_mut()[start..start + length])?;
-        let span = blocks.end - blocks.start;
-        self.span = start..start + joined_bytes(span);
-        match self.direction {
-            Direction::Ascending => self.open.start = blocks.end,
-            Direction::Descending => self.open.end = blocks.start,
+        self.span = start..start + length;
+        if span > 1 {
+            join_in_place(&mut self.window.bytes_mut()[start..start + length])?;
+            self.span = start..start + joined_bytes(span);
         }
         let bytes = &self.window.bytes()[self.span.clone()];
         let entered = self.steps.enter(bytes, &self.range, self.direction)?;
@@ -197,31 +221,49 @@ impl RunCursor {
     }
 
     /// Loads the span that begins at the start of the unvisited blocks into the window.
-    fn span_ahead(&mut self) -> Result<Range<u32>> {
+    fn span_ahead(&mut self) -> Result<Unit> {
         let first = self.open.start;
         if !self.window.held().contains(&first) {
             let blocks = self.fill_from(first);
             self.window.fill(&self.run, blocks, first..first + 1)?;
         }
-        let span = span_of(self.window.block(first), BlockKind::Data)?;
+        let head = self.window.block(first);
+        let (span, overflow) = (span_of(head, BlockKind::Data)?, overflow_blocks(head)?);
         if span > self.open.end - first {
             return Err(Error::corrupt("a span extends past the data blocks of its run"));
         }
-        let end = first + span;
+        let mut end = first + span;
+        // An overflow that the open blocks do not have belongs to an entry after the range.
+        let is_whole = overflow <= self.open.end - end;
+        if is_whole {
+            end += overflow;
+        }
         if end > self.window.held().end {
             let wanted = self.fill_from(first).end.max(end);
-            self.window.fill(&self.run, first..wanted, first..end)?;
+            let filled = self.window.fill(&self.run, first..wanted, first..end);
+            if overflow > 0 && filled.is_err() {
+                end = first + span;
+                self.window.fill(&self.run, first..end, first..end)?;
+                self.unread = filled.err();
+            } else {
+                filled?;
+            }
         }
-        Ok(first..end)
+        self.open.start = match overflow {
+            0 => end,
+            _ if !is_whole || self.unread.is_some() => self.open.end,
+            _ => end - u32::from(is_of(self.window.block(end - 1), BlockKind::Data)),
+        };
+        Ok(Unit { blocks: first..end, span })
     }
 
     /// Loads the span that ends at the end of the unvisited blocks into the window.
-    fn span_behind(&mut self) -> Result<Range<u32>> {
-        let end = self.open.end;
-        let last = end - 1;
-        if !self.window.held().contains(&last) {
-            let blocks = self.fill_from(last);
-            self.window.fill(&self.run, blocks, last..end)?;
+    fn span_behind(&mut self) -> Result<Unit> {
+        let last = self.open.end - 1;
+        let end = self.open.end + u32::from(self.is_shared);
+        if !self.window.holds(&(last..end)) {
+            let wanted = self.fill_from(last).start;
+            self.window.fill(&self.run, wanted..end, last..end)?;
         }
         let part = part_of(self.window.block(last), BlockKind::Data)?;
         if part > last - self.open.start {
@@ -232,10 +274,16 @@ impl RunCursor {
             let wanted = self.fill_from(last).start.min(first);
             self.window.fill(&self.run, wanted..end, first..end)?;
         }
-        if span_of(self.window.block(first), BlockKind::Data)? != end - first {
+        let head = self.window.block(first);
+        let (span, overflow) = (span_of(head, BlockKind::Data)?, overflow_blocks(head)?);
+        // The last entry of the last block may overflow after the range.
+        let is_cut = !self.is_shared && end == first + span;
+        if end != first + span + overflow && !is_cut {
             return Err(Error::corrupt("a span does not end at its last block"));
         }
-        Ok(first..end)
+        self.is_shared = receives(head)?;
+        self.open.end = first;
+        Ok(Unit { blocks: first..end, span })
     }
 }
 
@@ -256,7 +304,10 @@ impl SortedStream for RunCursor {
         match self.steps.step(bytes, self.direction) {
             Ok(true) => Ok(()),
             Ok(false) => self.next_span(),
-            Err(error) => Err(self.run.blame(self.window.held().start)(error)),
+            Err(error) => {
+                let error = self.unread.take().unwrap_or(error);
+                Err(self.run.blame(self.window.held().start)(error))
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::base::stream::{Found, Update};
 use crate::kernels::bloom::LINE_BYTES;
 use crate::kernels::prefetch::prefetch_read;
 use crate::memory::epoch::Guard;
-use crate::run::block::{SPAN_BLOCKS_MAX, SortedBlock, join_in_place};
+use crate::run::block::{SPAN_BLOCKS_MAX, SortedBlock, join_in_place, span_of};
 use crate::run::read::filter::RunFilter;
 use crate::run::reference::{BlockSpan, RunRef};
 use crate::runtime::sync::Arc;
@@ -146,7 +146,7 @@ impl Run {
     pub fn locate(&self, key: &[u8]) -> Result<Option<BlockSpan>> {
         let mut span = self.reference.root();
         for level in (1..=self.reference.index_levels).rev() {
-            let child = self.read_span(span, BlockKind::Index, |block| {
+            let child = self.read_span(span, BlockKind::Index, |block, _| {
                 self.child_of(&block, key, span, level)
             })?;
             match child {
@@ -163,7 +163,7 @@ impl Run {
     pub fn locate_cached(&self, key: &[u8], guard: &Guard) -> Result<Located> {
         let mut span = self.reference.root();
         for level in (1..=self.reference.index_levels).rev() {
-            let child = self.show_cached(span, BlockKind::Index, guard, |block| {
+            let child = self.show_cached(span, BlockKind::Index, guard, |block, _| {
                 self.child_of(&block, key, span, level)
             })?;
             span = match child {
@@ -253,14 +253,16 @@ impl Run {
             Located::Absent => return Ok(Some((None, Presence::Settled))),
         };
         let presence = self.presence(span);
-        let hit = self.show_cached(span, BlockKind::Data, guard, |block| find(&block, key))?;
+        let hit = self.show_cached(span, BlockKind::Data, guard, |block, overflow| {
+            find(&block, overflow, key)
+        })?;
         Ok(hit.map(|hit| (hit, presence)))
     }
 
     /// The entry of `key` in the blocks that `locate` returned. Reads them if necessary; the caller
     /// must hold no guard.
     pub fn find_in(&self, span: BlockSpan, key: &[u8]) -> Result<Option<RunHit>> {
-        self.read_span(span, BlockKind::Data, |block| find(&block, key))
+        self.read_span(span, BlockKind::Data, |block, overflow| find(&block, overflow, key))
     }
 
     /// As [`Run::find_in`], in blocks of the span that were loaded already.
@@ -270,46 +272,50 @@ impl Run {
         key: &[u8],
         blocks: &[CachedBlock<'_>],
     ) -> Result<Option<RunHit>> {
-        self.show(span, BlockKind::Data, blocks, |block| find(&block, key))
+        self.show(span, BlockKind::Data, blocks, |block, overflow| find(&block, overflow, key))
     }
 
-    /// Joins the blocks of a span and passes it to `read`.
+    /// Passes the span in `blocks` to `read`, and the blocks of its last entry's overflow.
     fn show<T>(
         &self,
         span: BlockSpan,
         kind: BlockKind,
         blocks: &[CachedBlock<'_>],
-        read: impl FnOnce(SortedBlock<'_>) -> Result<T>,
+        read: impl FnOnce(SortedBlock<'_>, &[CachedBlock<'_>]) -> Result<T>,
     ) -> Result<T> {
-        let show = |bytes: &[u8]| {
-            let block = SortedBlock::parse(bytes, kind)?;
-            if block.span() != span.blocks {
-                return Err(Error::corrupt(
-                    "a span of a run has another length than its index says",
-                ));
+        let shown = match blocks {
+            [head, overflow @ ..]
+                if overflow.is_empty() || span_of(head, kind).is_ok_and(|it| it == 1) =>
+            {
+                // Heads and slots of typical records: prefetched together, not line by line.
+                for line in head.chunks(LINE_BYTES).take(HEADER_LINES) {
+                    prefetch_read(line.as_ptr());
+                }
+                let right = |block: &SortedBlock<'_>| {
+                    let whole = block.layout().overflow_blocks() as usize;
+                    block.span() == 1 && (overflow.is_empty() || overflow.len() == whole)
+                };
+                checked(head, kind, right).and_then(|block| read(block, overflow))
             }
-            read(block)
+            _ => {
+                let mut bytes = Vec::with_capacity(blocks.len() * BLOCK_BYTES);
+                for block in blocks {
+                    bytes.extend_from_slice(block);
+                }
+                join_in_place(&mut bytes)
+                    .and_then(|()| checked(&bytes, kind, |block| block.span() == span.blocks))
+                    .and_then(|block| read(block, &[]))
+            }
         };
-        if let [block] = blocks {
-            // Heads and slots of typical records: prefetched together, not line by line.
-            for line in block.chunks(LINE_BYTES).take(HEADER_LINES) {
-                prefetch_read(line.as_ptr());
-            }
-            return show(block).map_err(self.blame(span.first));
-        }
-        let mut bytes = Vec::with_capacity(blocks.len() * BLOCK_BYTES);
-        for block in blocks {
-            bytes.extend_from_slice(block);
-        }
-        join_in_place(&mut bytes).and_then(|()| show(&bytes)).map_err(self.blame(span.first))
+        shown.map_err(self.blame(span.first))
     }
 
-    /// Reads and joins a span and passes it to `read`.
+    /// Reads a span and passes it to `read`, with the blocks of its last entry's overflow.
     pub(in crate::run) fn read_span<T>(
         &self,
         span: BlockSpan,
         kind: BlockKind,
-        read: impl FnOnce(SortedBlock<'_>) -> Result<T>,
+        read: impl FnOnce(SortedBlock<'_>, &[CachedBlock<'_>]) -> Result<T>,
     ) -> Result<T> {
         let guard = self.pin();
         if let Some(blocks) = self.blocks_cached(span, &guard) {
@@ -325,13 +331,13 @@ impl Run {
         self.show(span, kind, &blocks, read)
     }
 
-    /// Passes a span to `read`; `None` if it is not in memory.
+    /// As [`Run::read_span`], without reading from the device; `None` if blocks are missing.
     fn show_cached<T>(
         &self,
         span: BlockSpan,
         kind: BlockKind,
         guard: &Guard,
-        read: impl FnOnce(SortedBlock<'_>) -> Result<T>,
+        read: impl FnOnce(SortedBlock<'_>, &[CachedBlock<'_>]) -> Result<T>,
     ) -> Result<Option<T>> {
         if span.blocks == 1 {
             let Some(block) = self.cached.cached(span.first, guard) else { return Ok(None) };
@@ -351,9 +357,35 @@ impl Run {
     }
 }
 
-fn find(block: &SortedBlock<'_>, key: &[u8]) -> Result<Option<RunHit>> {
+/// The joined span `bytes`; fails unless it is `right`.
+fn checked(
+    bytes: &[u8],
+    kind: BlockKind,
+    right: impl FnOnce(&SortedBlock<'_>) -> bool,
+) -> Result<SortedBlock<'_>> {
+    let block = SortedBlock::parse(bytes, kind)?;
+    if right(&block) {
+        return Ok(block);
+    }
+    Err(Error::corrupt("a span of a run has another length than its index says"))
+}
+
+/// The entry of `key` in a block; `overflow` are the blocks of its last entry's overflow.
+fn find(
+    block: &SortedBlock<'_>,
+    overflow: &[CachedBlock<'_>],
+    key: &[u8],
+) -> Result<Option<RunHit>> {
     let Some(entry) = block.find(key)? else { return Ok(None) };
-    entry.update(block.bytes()).map(|update| Some(RunHit::from(update)))
+    if entry.overflow == 0 {
+        return entry.update(block.bytes()).map(|update| Some(RunHit::from(update)));
+    }
+    let mut payload = Vec::new();
+    entry.gather(block.bytes(), overflow.iter().map(|block| &block[..]), &mut payload)?;
+    Ok(Some(match entry.update_with(&payload)? {
+        Update::Put(_) => RunHit::Found(Found::Value(Value::from(payload))),
+        other => RunHit::from(other),
+    }))
 }
 
 fn priority(kind: BlockKind) -> Priority {

@@ -79,7 +79,7 @@ impl Run {
         visit: &mut dyn FnMut(&[u8], u32),
     ) -> Result<()> {
         let mut below = Vec::new();
-        self.read_span(parent, BlockKind::Index, |block| {
+        self.read_span(parent, BlockKind::Index, |block, _| {
             let first = match &range.lower {
                 Bound::Included(key) | Bound::Excluded(key) => block.search(key)?,
                 Bound::Unbounded => Ok(0),

@@ -41,9 +41,11 @@ impl Run {
         let cause = RefCell::new(Vec::new());
         let visit = &mut |span: BlockSpan, bytes: Option<&[u8]>, _: &mut dyn CheckReport| {
             let unknown = || Error::corrupt("a block of a run cannot be read");
-            let read = match bytes {
-                Some(bytes) => walk.span(bytes),
-                None => Err(self.take_reason(span.first, &cause).unwrap_or_else(unknown)),
+            let reason = || self.take_reason(span.first, &cause).unwrap_or_else(unknown);
+            let read = match bytes.map_or(Ok(false), |bytes| walk.span(bytes)) {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(reason()),
+                Err(error) => Err(error),
             };
             if let Err(error) = read {
                 walk.gap.get_or_insert_with(|| self.blame(span.first)(error));
@@ -89,10 +91,11 @@ struct Walk<'a, 't> {
 }
 
 impl Walk<'_, '_> {
-    /// Passes on the entries of a joined span; fails if its content is invalid.
-    fn span(&mut self, bytes: &[u8]) -> Result<()> {
+    /// Passes on the entries of a joined span; fails if its content is invalid. False if the last
+    /// one overflows into blocks that cannot be read.
+    fn span(&mut self, bytes: &[u8]) -> Result<bool> {
         if self.failed.is_some() {
-            return Ok(());
+            return Ok(true);
         }
         let block = SortedBlock::parse(bytes, BlockKind::Data)?;
         let visited = visit_entries(&block, &mut |key, update| {
@@ -102,7 +105,7 @@ impl Walk<'_, '_> {
             }
             given
         });
-        if self.failed.is_some() { Ok(()) } else { visited }
+        if self.failed.is_some() { Ok(true) } else { visited }
     }
 
     fn give(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {

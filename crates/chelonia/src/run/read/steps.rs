@@ -1,10 +1,12 @@
 //! Steps through the entries of one span, in either direction, within a range.
 //!
 //! Shared by cursors and streams: the span's bytes stay with the caller and are passed with every
-//! call; this module holds the position and the assembled key.
+//! call; this module holds the position, the assembled key, and the assembled payload of an entry
+//! that overflows.
 
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
+use crate::base::limits::BLOCK_BYTES;
 use crate::base::stream::{LargeRef, Update};
 use crate::run::block::{Entry, EntryKind, KeyBuffer, Layout, SortedBlock};
 use crate::storage::block::BlockKind;
@@ -17,6 +19,8 @@ pub struct Steps {
     place: Option<Place>,
     /// The large reference of the current entry, decoded.
     large: Option<LargeRef>,
+    /// The payload of the current entry, if it overflows.
+    overflowing: Vec<u8>,
 }
 
 struct Place {
@@ -49,14 +53,15 @@ impl Steps {
 
     /// Heap bytes held.
     pub fn heap_bytes(&self) -> usize {
-        self.key.capacity()
+        self.key.capacity() + self.overflowing.capacity()
     }
 
     /// The current update; a tombstone if there is no current entry.
     #[inline]
-    pub fn update<'a>(&self, bytes: &'a [u8]) -> Update<'a> {
+    pub fn update<'a>(&'a self, bytes: &'a [u8]) -> Update<'a> {
         let Some(place) = &self.place else { return Update::Delete };
         match (place.entry.kind, self.large) {
+            (EntryKind::Value, _) if place.entry.overflow > 0 => Update::Put(&self.overflowing),
             (EntryKind::Value, _) => Update::Put(&bytes[place.entry.payload..place.entry.end]),
             (EntryKind::Large, Some(large)) => Update::PutLarge(large),
             (EntryKind::Large | EntryKind::Tombstone, _) => Update::Delete,
@@ -74,6 +79,7 @@ impl Steps {
     }
 
     /// Moves to the first entry (in `direction`) of the joined span `bytes` that lies in `range`.
+    /// Behind the span are the blocks of its last entry's overflow, unless the range ends before.
     pub fn enter(
         &mut self,
         bytes: &[u8],
@@ -145,8 +151,17 @@ impl Steps {
     fn stand_on(&mut self, block: &SortedBlock<'_>, index: usize) -> Result<Entry> {
         let entry = block.entry(index)?;
         self.key.set(block, index, &entry);
+        if entry.overflow > 0 {
+            let behind = block.bytes().get(BLOCK_BYTES..).unwrap_or_default();
+            self.overflowing.clear();
+            entry.gather(block.bytes(), behind.chunks_exact(BLOCK_BYTES), &mut self.overflowing)?;
+        }
         if entry.kind != EntryKind::Value {
-            self.large = match entry.update(block.bytes())? {
+            let update = match entry.overflow {
+                0 => entry.update(block.bytes())?,
+                _ => entry.update_with(&self.overflowing)?,
+            };
+            self.large = match update {
                 Update::PutLarge(large) => Some(large),
                 Update::Put(_) | Update::Delete => None,
             };

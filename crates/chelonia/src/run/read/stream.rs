@@ -12,8 +12,9 @@
 //! Entries are returned in order and within the range; forged blocks give an error instead. A merge
 //! relies on this order, and a later check could not identify the bad block.
 //!
-//! Spans are joined in place; values are not copied. Only the blocks that can have entries of the
-//! range are read: the index (through the cache) determines its beginning and end.
+//! Spans are joined in place; only values that overflow their block are copied. Only the blocks
+//! that can have entries of the range are read: the index (through the cache) determines its
+//! beginning and end.
 
 mod piece;
 
@@ -21,7 +22,8 @@ use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::stream::{SortedStream, Update};
-use crate::run::block::{join_in_place, joined_bytes, span_of};
+use crate::memory::budget::{Charge, Use};
+use crate::run::block::{is_of, join_in_place, joined_bytes, overflow_blocks, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::Steps;
 use crate::runtime::sync::Arc;
@@ -44,6 +46,8 @@ pub struct RunStream {
     /// The current span within the piece.
     span: Range<usize>,
     steps: Steps,
+    /// For the heap memory of `steps`.
+    charge: Charge,
     /// The last key of the span before, if there is one.
     last: Vec<u8>,
     bytes_read: u64,
@@ -74,6 +78,7 @@ impl RunStream {
             end: blocks.end,
             span: 0..0,
             steps: Steps::default(),
+            charge: run.storage().budget().charge(Use::Work, 0),
             last: Vec::new(),
             bytes_read: 0,
             uses_cache,
@@ -100,6 +105,9 @@ impl RunStream {
                 .steps
                 .enter(bytes, &self.range, Direction::Ascending)
                 .map_err(self.run.blame(first))?;
+            if self.charge.bytes() != self.steps.heap_bytes() as u64 {
+                self.charge.resize(self.steps.heap_bytes() as u64);
+            }
             if entered.last {
                 self.end = self.next;
             }
@@ -143,19 +151,30 @@ impl RunStream {
         }
         let at = |block: u32, held: &Range<u32>| (block - held.start) as usize * BLOCK_BYTES;
         let head = at(first, &self.held);
-        let span = span_of(&self.piece.bytes()[head..head + BLOCK_BYTES], BlockKind::Data)?;
+        let head = &self.piece.bytes()[head..head + BLOCK_BYTES];
+        let (span, overflow) = (span_of(head, BlockKind::Data)?, overflow_blocks(head)?);
         if span > self.end - first {
             return Err(Error::corrupt("a span extends past the data blocks of its run"));
         }
-        if first + span > self.held.end {
-            self.piece.reach(span, self.run.storage().budget())?;
+        // An overflow past the end belongs to an entry after the range.
+        let is_whole = overflow <= self.end - first - span;
+        let blocks = if is_whole { span + overflow } else { span };
+        if first + blocks > self.held.end {
+            self.piece.reach(blocks, self.run.storage().budget())?;
             self.fill(first)?;
         }
         let start = at(first, &self.held);
-        let blocks = &mut self.piece.bytes_mut()[start..start + span as usize * BLOCK_BYTES];
-        join_in_place(blocks)?;
-        self.span = start..start + joined_bytes(span);
-        self.next = first + span;
+        self.span = start..start + blocks as usize * BLOCK_BYTES;
+        if span > 1 {
+            join_in_place(&mut self.piece.bytes_mut()[self.span.clone()])?;
+            self.span = start..start + joined_bytes(span);
+        }
+        let last = &self.piece.bytes()[self.span.clone()][self.span.len() - BLOCK_BYTES..];
+        self.next = match overflow {
+            0 => first + blocks,
+            _ if !is_whole => self.end,
+            _ => first + blocks - u32::from(is_of(last, BlockKind::Data)),
+        };
         Ok(())
     }
 

@@ -8,25 +8,26 @@ use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::stream::{LargeRef, Update};
-use crate::kernels::prefix::common_prefix;
 use crate::memory::budget::{Charge, Use};
-use crate::run::block::{
-    KeyBuffer, PREFIX_LEN_MAX, SortedBlock, join_in_place, joined_bytes, span_of,
-};
+use crate::run::block::overflow::receives;
+use crate::run::block::{KeyBuffer, SortedBlock, is_of};
 use crate::run::read::lookup::Run;
 use crate::run::reference::BlockSpan;
 use crate::storage::block::{BlockKind, DATA_FILE, expect_kind};
-use crate::storage::io::AlignedBuffer;
-use std::collections::BTreeSet;
-use std::ops::Range;
+
+mod walk;
+
+pub(in crate::run) use walk::{Ahead, visit_entries, visit_spans};
 
 /// Summary of the data blocks read.
 #[derive(Default)]
 struct Seen {
     /// True if no block was damaged.
     is_complete: bool,
+    /// The spans, as the index must name them: those with an overflow a second time, with the
+    /// blocks of it.
     spans: Vec<BlockSpan>,
-    /// First and last key of each span.
+    /// First and last key of each.
     edges: Vec<(Vec<u8>, Vec<u8>)>,
     hashes: Vec<u64>,
     large: Vec<LargeRef>,
@@ -35,6 +36,27 @@ struct Seen {
     user_bytes: u64,
     /// Bytes of the keys in `edges`.
     edge_bytes: u64,
+    /// The head in which the overflow of the last span must end, if in one.
+    receiver: Option<u32>,
+}
+
+/// The first key of a span, the last, and the one before it.
+#[derive(Default)]
+struct Edges {
+    first: Option<Vec<u8>>,
+    before: Vec<u8>,
+    last: Vec<u8>,
+}
+
+impl Edges {
+    fn add(&mut self, key: &[u8]) {
+        if self.first.is_none() {
+            self.first = Some(key.to_vec());
+        }
+        std::mem::swap(&mut self.before, &mut self.last);
+        self.last.clear();
+        self.last.extend_from_slice(key);
+    }
 }
 
 impl Seen {
@@ -46,130 +68,12 @@ impl Seen {
             + self.large.capacity() * size_of::<LargeRef>();
         lists as u64 + self.edge_bytes
     }
-}
 
-/// Read size in blocks: 256 KiB.
-const AHEAD_BLOCKS: u32 = 64;
-
-/// Reads a run front to back from the device, in large pieces. Each damaged block is reported once.
-pub(super) struct Ahead<'a> {
-    run: &'a Run,
-    bytes: AlignedBuffer,
-    held: Range<u32>,
-    damaged: BTreeSet<u32>,
-    /// Blocks before this one have been counted.
-    counted: u32,
-    _charge: Charge,
-}
-
-impl<'a> Ahead<'a> {
-    pub fn new(run: &'a Run) -> Self {
-        let blocks = run.reference().extent.blocks.min(AHEAD_BLOCKS);
-        let bytes = AlignedBuffer::new(blocks as usize * BLOCK_BYTES);
-        let _charge = run.storage().budget().charge(Use::Work, bytes.len() as u64);
-        Self { run, bytes, held: 0..0, damaged: BTreeSet::new(), counted: 0, _charge }
-    }
-
-    /// A block of the run; `None` if it is damaged.
-    fn block(&mut self, index: u32, report: &mut dyn CheckReport) -> Option<&[u8]> {
-        if !self.held.contains(&index) {
-            self.fill(index, report);
-        }
-        if self.damaged.contains(&index) {
-            return None;
-        }
-        let start = index.checked_sub(self.held.start)? as usize * BLOCK_BYTES;
-        self.bytes.get(start..start + BLOCK_BYTES)
-    }
-
-    /// Loads the blocks from `first` on.
-    fn fill(&mut self, first: u32, report: &mut dyn CheckReport) {
-        let most = u32::try_from(self.bytes.len() / BLOCK_BYTES).unwrap_or(0);
-        let until = self.run.reference().extent.blocks.min(first.saturating_add(most));
-        let count = until.saturating_sub(first) as usize;
-        let bytes = &mut self.bytes[..count * BLOCK_BYTES];
-        if load(self.run, first, bytes).is_err() {
-            // Some of them are damaged: find out which.
-            for (block, bytes) in (first..).zip(bytes.chunks_exact_mut(BLOCK_BYTES)) {
-                if let Err(error) = load(self.run, block, bytes)
-                    && self.damaged.insert(block)
-                {
-                    report.finding(error);
-                }
-            }
-        }
-        self.held = first..until;
-        let fresh = first.max(self.counted)..until;
-        report.blocks((fresh.len() - self.damaged.range(fresh).count()) as u64);
-        self.counted = self.counted.max(until);
-    }
-
-    /// A joined span, in the part of the run that ends at `end`; `None` if it is damaged.
-    fn span(
-        &mut self,
-        first: u32,
-        kind: BlockKind,
-        end: u32,
-        report: &mut dyn CheckReport,
-    ) -> Option<Vec<u8>> {
-        let mut bytes = self.block(first, report)?.to_vec();
-        let joined = span_of(&bytes, kind).and_then(|span| {
-            if span > end - first {
-                return Err(Error::corrupt("a span extends past its part of the run"));
-            }
-            for more in first + 1..first + span {
-                let Some(block) = self.block(more, report) else { return Ok(None) };
-                bytes.extend_from_slice(block);
-            }
-            join_in_place(&mut bytes)?;
-            bytes.truncate(joined_bytes(span));
-            Ok(Some(bytes))
-        });
-        joined.map_err(self.run.blame(first)).unwrap_or_else(|error| {
-            report.finding(error);
-            None
-        })
-    }
-
-    /// Head of the next span after the one at `first`, which could not be read.
-    fn next_head(
-        &mut self,
-        first: u32,
-        kind: BlockKind,
-        end: u32,
-        report: &mut dyn CheckReport,
-    ) -> u32 {
-        let mut heads = first + 1..end;
-        let is_head = |bytes: &[u8]| span_of(bytes, kind).is_ok();
-        heads.find(|block| self.block(*block, report).is_some_and(is_head)).unwrap_or(end)
-    }
-}
-
-fn load(run: &Run, first: u32, bytes: &mut [u8]) -> Result<()> {
-    run.storage().read_blocks(run.block_no(first), run.reference().generation, bytes)
-}
-
-/// Called with each span, its bytes if they could be read, and the report for findings.
-pub(super) type VisitSpan<'a> = dyn FnMut(BlockSpan, Option<&[u8]>, &mut dyn CheckReport) + 'a;
-
-/// Calls `visit` with every joined span of `kind` in these blocks of a run, with its location; with
-/// `None` for each that is damaged.
-pub(super) fn visit_spans(
-    ahead: &mut Ahead<'_>,
-    blocks: Range<u32>,
-    kind: BlockKind,
-    report: &mut dyn CheckReport,
-    visit: &mut VisitSpan<'_>,
-) {
-    let mut first = blocks.start;
-    while first < blocks.end {
-        let bytes = ahead.span(first, kind, blocks.end, report);
-        let span = bytes.as_ref().and_then(|bytes| span_of(bytes, kind).ok());
-        visit(BlockSpan { first, blocks: span.unwrap_or(1) }, bytes.as_deref(), report);
-        first = match span {
-            Some(span) => first + span,
-            None => ahead.next_head(first, kind, blocks.end, report),
-        };
+    /// Adds what the index must name, with its first and last key.
+    fn name(&mut self, span: BlockSpan, first: Vec<u8>, last: Vec<u8>) {
+        self.spans.push(span);
+        self.edge_bytes += (first.capacity() + last.capacity()) as u64;
+        self.edges.push((first, last));
     }
 }
 
@@ -212,7 +116,7 @@ impl Run {
         let blocks = 0..self.reference().data_blocks;
         visit_spans(ahead, blocks, BlockKind::Data, report, &mut |span, bytes, report| {
             let checked = bytes.map(|bytes| self.verify_span(span.first, bytes, &mut seen));
-            seen.is_complete &= matches!(checked, Some(Ok(())));
+            seen.is_complete &= matches!(checked, Some(Ok(true)));
             charge.resize(seen.heap_bytes());
             if let Some(Err(error)) = checked {
                 report.finding(self.blame(span.first)(error));
@@ -221,12 +125,19 @@ impl Run {
         seen
     }
 
-    fn verify_span(&self, first: u32, bytes: &[u8], seen: &mut Seen) -> Result<()> {
+    /// Checks a span; false if its overflow cannot be read.
+    fn verify_span(&self, first: u32, bytes: &[u8], seen: &mut Seen) -> Result<bool> {
         let block = SortedBlock::parse(bytes, BlockKind::Data)?;
-        let mut last: Option<Vec<u8>> = seen.edges.last().map(|(_, last)| last.clone());
-        let mut edges: Option<Vec<u8>> = None;
-        visit_entries(&block, &mut |key, update| {
-            if last.as_deref().is_some_and(|last| key <= last) {
+        if seen.is_complete && receives(bytes)? != (seen.receiver == Some(first)) {
+            return Err(Error::corrupt(
+                "a block has the end of an entry that does not go on there",
+            ));
+        }
+        let before = seen.edges.last().map(|(_, last)| last.clone());
+        let mut edges = Edges::default();
+        let is_whole = visit_entries(&block, &mut |key, update| {
+            let last = if edges.first.is_some() { Some(&edges.last) } else { before.as_ref() };
+            if last.is_some_and(|last| key <= last.as_slice()) {
                 return Err(Error::corrupt("the keys of a run do not ascend"));
             }
             seen.entries += 1;
@@ -236,17 +147,25 @@ impl Run {
             if let Update::PutLarge(large) = update {
                 seen.large.push(large);
             }
-            edges.get_or_insert_with(|| key.to_vec());
-            let last = last.get_or_insert_default();
-            last.clear();
-            last.extend_from_slice(key);
+            edges.add(key);
             Ok(())
         })?;
-        seen.spans.push(BlockSpan { first, blocks: block.span() });
-        let edges = (edges.unwrap_or_default(), last.unwrap_or_default());
-        seen.edge_bytes += (edges.0.capacity() + edges.1.capacity()) as u64;
-        seen.edges.push(edges);
-        Ok(())
+        let Edges { first: key, before, last } = edges;
+        let key = key.unwrap_or_default();
+        let (span, overflow) = (block.span(), block.layout().overflow_blocks());
+        seen.receiver = None;
+        if overflow == 0 || !is_whole {
+            seen.name(BlockSpan { first, blocks: span }, key, last);
+            return Ok(is_whole);
+        }
+        if is_of(&bytes[bytes.len() - BLOCK_BYTES..], BlockKind::Data) {
+            seen.receiver = Some(first + overflow);
+        }
+        if block.layout().count() > 1 {
+            seen.name(BlockSpan { first, blocks: span }, key, before);
+        }
+        seen.name(BlockSpan { first, blocks: span + overflow }, last.clone(), last);
+        Ok(true)
     }
 
     /// Checks the index. The lowest level must name exactly the data spans, each with a key that
@@ -424,34 +343,4 @@ fn separators_divide(below: &[(Vec<u8>, BlockSpan)], seen: &Seen) -> bool {
         before = Some(last);
         divides
     })
-}
-
-/// Visits all entries of a joined span, and checks the properties that lookups rely on: prefix,
-/// heads and slots are those that the builder would have written.
-pub(super) fn visit_entries(
-    block: &SortedBlock<'_>,
-    visit: &mut dyn FnMut(&[u8], Update<'_>) -> Result<()>,
-) -> Result<()> {
-    let count = block.layout().count();
-    let mut key = KeyBuffer::default();
-    let mut first = Vec::new();
-    key.set_prefix(block);
-    for place in 0..count {
-        let entry = block.entry(place)?;
-        key.set(block, place, &entry);
-        if block.search(key.as_slice())? != Ok(place) || !block.is_tidy(place, &entry) {
-            return Err(Error::corrupt("the layout of a sorted block is invalid"));
-        }
-        visit(key.as_slice(), entry.update(block.bytes())?)?;
-        if place == 0 {
-            first.extend_from_slice(key.as_slice());
-        }
-    }
-    let shared = common_prefix(&first, key.as_slice()).min(PREFIX_LEN_MAX);
-    if shared != block.layout().prefix_len() {
-        return Err(Error::corrupt(
-            "the prefix of a sorted block differs from the common prefix of its keys",
-        ));
-    }
-    Ok(())
 }

@@ -8,7 +8,7 @@ use crate::base::limits::{BLOCK_BYTES, LARGE_VALUE_BYTES_MIN};
 use crate::base::stream::SortedStream;
 use crate::filters::FilterKind;
 use crate::run::block::{HEADS, SortedBlock, USED};
-use crate::run::{RangesStream, Run, RunCursor, RunRef, RunStream};
+use crate::run::{RangesStream, Run, RunCursor, RunPart, RunRef, RunStream};
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
@@ -102,8 +102,10 @@ fn forged_headers_give_errors() {
     let mut rng = Rng::new(17);
     for block in 0..reference.extent.blocks {
         let good = read(&storage, &reference, block);
-        for field in [8, 9, 10, 11, 12, 13, 14, 15] {
-            for value in [0, 1, 2, 255, good[field].wrapping_add(1), good[field] ^ 0x10] {
+        // Of the header, and where it speaks of overflows.
+        for field in [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22, 23] {
+            let near = [good[field].wrapping_add(1), good[field] ^ 0x10, good[field] ^ 0x40];
+            for value in [0, 1, 2, 255].into_iter().chain(near) {
                 let mut bad = good.clone();
                 bad[field] = value;
                 if block % 9 == 0 || rng.one_in(12) {
@@ -256,6 +258,58 @@ fn verify_finds_whatever_a_forger_changes() {
     }
     // The rest is the content of values, which only the checksum protects.
     assert!(unseen < 500, "{unseen}");
+}
+
+#[test]
+fn a_damaged_overflow_hides_its_value_alone() {
+    let storage = storage();
+    let mut rng = Rng::new(29);
+    let model: Model = (0..200)
+        .map(|number| (key_of(number), Owned::Put(vec![7; 5_000 + super::below(&mut rng, 9_000)])))
+        .collect();
+    let reference = build(&storage, &model, options(FilterKind::Quotient));
+    let kinds: Vec<u8> =
+        (0..reference.data_blocks).map(|block| read(&storage, &reference, block)[8]).collect();
+    let overflows = |block: u32| kinds[block as usize] == BlockKind::DataOverflow as u8;
+    let block = (50..reference.data_blocks).find(|block| overflows(*block)).unwrap();
+    let mut good = read(&storage, &reference, block);
+    let number = BlockNo(reference.extent.start.0 + u64::from(block));
+    let stale = crate::base::ids::Generation(reference.generation.0 + 1);
+    storage.write_blocks(number, stale, &mut good).unwrap();
+    let run = Run::open(&storage, reference);
+    let lost = |key: &&Vec<u8>| get(&run, key, storage.key_hash(key)).is_err();
+    let lost: Vec<_> = model.keys().filter(lost).collect();
+    assert_eq!(lost.len(), 1);
+    let report = verify(&run);
+    assert_eq!((report.findings.len(), report.entries), (1, 199));
+    // A scan gives everything before it, in either direction; salvage everything else.
+    for direction in [Direction::Ascending, Direction::Descending] {
+        let before = match direction {
+            Direction::Ascending => model.range(..lost[0].clone()).count(),
+            Direction::Descending => model.range(lost[0].clone()..).count() - 1,
+        };
+        let mut cursor = RunCursor::new(&run, KeyRange::all(), direction).unwrap();
+        let mut given = 0;
+        while cursor.key().is_some() {
+            given += 1;
+            if cursor.advance().is_err() {
+                break;
+            }
+        }
+        assert_eq!(given, before, "{direction:?}");
+    }
+    let (mut entries, mut gaps) = (0, Vec::new());
+    run.salvage(&KeyRange::all(), &mut |part| {
+        match part {
+            RunPart::Entry(..) => entries += 1,
+            RunPart::Gap(gap, error) => gaps.push((gap, error)),
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!((entries, gaps.len()), (199, 1));
+    assert!(gaps[0].0.contains(lost[0]));
+    assert_eq!(gaps[0].1.offset(), Some(number.0 * BLOCK_BYTES as u64));
 }
 
 #[test]

@@ -41,8 +41,29 @@ fn medium_values_waste_little() {
         let reference = build(&storage, &model, RunOptions::default());
         let used = reference.user_bytes as f64;
         let taken = f64::from(reference.data_blocks) * 4096.0;
-        assert!(taken <= used * 1.2, "{value}: {taken} for {used}");
+        // Small values may leave an eighth of each block unused, for then one block has all of a
+        // value.
+        let most = if value < 1000 { 1.15 } else { 1.06 };
+        assert!(taken <= used * most, "{value}: {taken} for {used}");
         storage.free(reference.extent).unwrap();
+    }
+}
+
+#[test]
+fn a_get_reads_the_blocks_of_its_value_alone() {
+    let storage = storage();
+    let mut rng = Rng::new(4);
+    for (value, most) in
+        [(120_usize, 1.0), (400, 1.0), (1000, 1.3), (2100, 1.6), (4000, 2.0), (16_000, 5.0)]
+    {
+        let model: Model = (0..600)
+            .map(|_| (rng.next_u64().to_be_bytes().to_vec(), Owned::Put(vec![7; value])))
+            .collect();
+        let run = Run::open(&storage, build(&storage, &model, RunOptions::default()));
+        let spans = model.keys().map(|key| run.locate(key).unwrap().unwrap().blocks);
+        let mean = f64::from(spans.sum::<u32>()) / model.len() as f64;
+        assert!(mean <= most, "{value}: {mean} blocks for a get");
+        storage.free(run.reference().extent).unwrap();
     }
 }
 

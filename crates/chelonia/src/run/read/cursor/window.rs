@@ -90,6 +90,11 @@ impl Window {
         &self.held
     }
 
+    /// True if all of `blocks` are held.
+    pub fn holds(&self, blocks: &Range<u32>) -> bool {
+        self.held.start <= blocks.start && blocks.end <= self.held.end
+    }
+
     /// Suggested size of the next fill, in blocks.
     pub fn next_blocks(&self, storage: &Storage) -> u32 {
         self.next_blocks.min(blocks_max(storage))
