@@ -239,7 +239,7 @@ impl RunCursor {
             end += overflow;
         }
         if end > self.window.held().end {
-            let wanted = self.fill_from(first).end.max(end);
+            let wanted = self.fill_from(self.window.held().end).end.max(end);
             let filled = self.window.fill(&self.run, first..wanted, first..end);
             if overflow > 0 && filled.is_err() {
                 end = first + span;

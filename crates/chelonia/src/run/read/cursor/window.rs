@@ -10,9 +10,9 @@
 //! ```
 //!
 //! ```text
-//!   blocks of a fill   [ cached | ....... missing ....... | cached ]
-//!                      copied     one read to the window    copied
-//!                                 copied to the cache if the fill is small
+//!   blocks of a fill   [ held or cached | ....... missing ....... | held or cached ]
+//!                      moved, copied      one read to the window    moved, copied
+//!                                         copied to the cache if the fill is small
 //! ```
 //!
 //! So a fill is at most one read, and those of several windows can be read together
@@ -132,19 +132,40 @@ impl Window {
         fill_together(run.storage(), &mut [Fill { window: self, run, blocks, needed }])
     }
 
-    /// Prepares space for `blocks` and copies the cached blocks at either end. The missing ones are
-    /// contiguous; returns their place in the window.
-    fn begin(&mut self, run: &Run, blocks: &Range<u32>) -> Range<u32> {
-        self.held = 0..0;
+    /// Moves those of `blocks` that are held to their new places, and makes room for the others;
+    /// returns which were held.
+    fn make_room(&mut self, run: &Run, blocks: &Range<u32>) -> Range<u32> {
+        let kept = self.held.start.max(blocks.start)..self.held.end.min(blocks.end);
+        let length = kept.len() * BLOCK_BYTES;
+        let (from, to) = match kept.is_empty() {
+            true => (0, 0),
+            false => {
+                (self.offset_of(kept.start), (kept.start - blocks.start) as usize * BLOCK_BYTES)
+            }
+        };
         let needed = blocks.len() * BLOCK_BYTES;
         let most = blocks_max(run.storage()) as usize * BLOCK_BYTES;
         if self.bytes.len() < needed || self.bytes.len() > needed.max(2 * most) {
-            self.bytes = AlignedBuffer::new(needed);
+            let before = std::mem::replace(&mut self.bytes, AlignedBuffer::new(needed));
+            self.bytes[to..to + length].copy_from_slice(&before[from..from + length]);
             self.charge_beside(self.beside);
+        } else {
+            self.bytes.copy_within(from..from + length, to);
         }
+        self.held = 0..0;
+        kept
+    }
+
+    /// Prepares space for `blocks`, and copies the held and cached ones at either end. The missing
+    /// ones are contiguous; returns their place in the window.
+    fn begin(&mut self, run: &Run, blocks: &Range<u32>) -> Range<u32> {
+        let kept = self.make_room(run, blocks);
         let guard = run.pin();
         let mut missing = blocks.clone();
         let mut copy = |block: u32| {
+            if kept.contains(&block) {
+                return true;
+            }
             let Some(bytes) = run.cached().cached(block, &guard) else { return false };
             let start = (block - blocks.start) as usize * BLOCK_BYTES;
             self.bytes[start..start + BLOCK_BYTES].copy_from_slice(&bytes);
