@@ -328,14 +328,19 @@ pub struct CachedBlock<'g>(Block<'g>);
 
 enum Block<'g> {
     Frame(&'g [u8; BLOCK_BYTES]),
-    /// Memory of its own.
-    Owned(Arc<AlignedBuffer>),
+    /// A copy: the memory of one or more blocks, and the place in it.
+    Owned(Arc<AlignedBuffer>, usize),
 }
 
 impl CachedBlock<'static> {
     /// A block in memory of its own.
     pub(super) fn owned(buffer: AlignedBuffer) -> Self {
-        Self(Block::Owned(Arc::new(buffer)))
+        Self(Block::Owned(Arc::new(buffer), 0))
+    }
+
+    /// Block `place` of the memory of several.
+    pub(super) fn part_of(buffer: &Arc<AlignedBuffer>, place: usize) -> Self {
+        Self(Block::Owned(Arc::clone(buffer), place))
     }
 }
 
@@ -344,7 +349,7 @@ impl CachedBlock<'_> {
     pub(super) fn share(&self) -> Self {
         Self(match &self.0 {
             Block::Frame(block) => Block::Frame(block),
-            Block::Owned(buffer) => Block::Owned(Arc::clone(buffer)),
+            Block::Owned(buffer, place) => Block::Owned(Arc::clone(buffer), *place),
         })
     }
 }
@@ -357,7 +362,7 @@ impl Deref for CachedBlock<'_> {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Block::Frame(block) => *block,
-            Block::Owned(buffer) => buffer,
+            Block::Owned(buffer, place) => &buffer[place * BLOCK_BYTES..(place + 1) * BLOCK_BYTES],
         }
     }
 }

@@ -215,7 +215,8 @@ impl Cache {
     }
 
     /// Copies blocks of several extents, in the order requested; all missing ones are read
-    /// together, each once however often it is requested. No guard is held during the read, and the
+    /// together, each once however often it is requested, and those that follow each other with one
+    /// read. No guard is held during the read, and the
     /// caller should hold none. The caller bounds the number of requests: all blocks are in memory
     /// at once. `meanwhile` is called once, during the read if possible.
     pub fn load_many_while(
@@ -243,29 +244,41 @@ impl Cache {
                     place.insert(position);
                     extent.count_ghost(*index);
                     self.count_miss(priority);
-                    missing.push((position, number, AlignedBuffer::new(BLOCK_BYTES)));
+                    missing.push((position, number));
                 }
             }
         }
-        let mut reads: Vec<BlockRead<'_>> = Vec::with_capacity(missing.len());
-        for (position, number, buffer) in &mut missing {
-            let (extent, index) = requests[*position];
-            let generation = extent.generation_of(index);
-            reads.push(BlockRead { first: *number, generation, buffer });
-        }
+        let generation = |position: usize| requests[position].0.generation_of(requests[position].1);
+        let follows = |one: &(usize, BlockNo), next: &(usize, BlockNo)| {
+            next.1.0 == one.1.0 + 1 && generation(next.0) == generation(one.0)
+        };
+        let mut buffers: Vec<AlignedBuffer> = missing
+            .chunk_by(follows)
+            .map(|blocks| AlignedBuffer::new(blocks.len() * BLOCK_BYTES))
+            .collect();
+        let mut reads: Vec<BlockRead<'_>> = missing
+            .chunk_by(follows)
+            .zip(&mut buffers)
+            .map(|(blocks, buffer)| {
+                let (position, first) = blocks[0];
+                BlockRead { first, generation: generation(position), buffer }
+            })
+            .collect();
         if reads.is_empty() {
             meanwhile();
         } else {
             self.timed(priority, || self.file.read_many_while(&mut reads, meanwhile))?;
         }
         drop(reads);
-        for (_, number, buffer) in &missing {
-            priority.check(buffer, *number)?;
-        }
-        for (position, _, buffer) in missing {
-            let (extent, index) = requests[position];
-            extent.keep(index, &buffer, priority);
-            found[position] = Some(CachedBlock::owned(buffer));
+        for (blocks, buffer) in missing.chunk_by(follows).zip(buffers) {
+            let buffer = Arc::new(buffer);
+            for (place, (position, number)) in blocks.iter().enumerate() {
+                let block = CachedBlock::part_of(&buffer, place);
+                priority.check(&block, *number)?;
+                let (extent, index) = requests[*position];
+                extent.keep(index, &block, priority);
+                found[*position] = Some(block);
+            }
         }
         for (position, before) in again {
             found[position] = found[before].as_ref().map(CachedBlock::share);

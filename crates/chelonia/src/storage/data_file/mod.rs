@@ -33,14 +33,14 @@ use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::runtime::sync::{
     Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, RwLock, RwLockReadGuard,
 };
-use crate::storage::block::{DATA_FILE, seal_all, verify, verify_all};
+use crate::storage::block::{BlockKind, DATA_FILE, seal_all, verify, verify_all};
 use crate::storage::io::continued::ContinuedFile;
 use crate::storage::io::{AlignedBuffer, File, LockGuard, ReadRequest, WriteRequest};
 use std::ops::Deref;
 use superblock::FIRST_BLOCK;
 
 /// The number of block kinds; index 0 counts blocks without a kind (`BlockKind`).
-pub const BLOCK_KINDS: usize = 11;
+pub const BLOCK_KINDS: usize = BlockKind::DataOverflow as usize + 1;
 
 /// I/O statistics of the data file since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
