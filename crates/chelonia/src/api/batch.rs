@@ -218,7 +218,8 @@ impl Batch {
 
     fn push(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> &mut Self {
         if !Arc::ptr_eq(&keyspace.handle, &self.handle) {
-            let wrong = || Error::invalid("a batch takes keyspaces of its own database only");
+            let wrong =
+                || Error::invalid("the keyspace belongs to another database than the batch");
             self.error.get_or_insert_with(wrong);
             return self;
         }

@@ -43,12 +43,13 @@ impl DatabaseBuilder {
     /// # Errors
     /// `AlreadyOpen` if it is open elsewhere; `NotFound` if it does not exist and [`Self::create`]
     /// is false, or its parent directory does not exist; `InvalidArgument` if the path is a file,
-    /// or a directory with other files but no database, or if the memory budget is below the
-    /// minimum; `Unsupported` if the
-    /// format is newer; `Corrupt` if durable data is damaged; `PermissionDenied`, `NoSpace` and
-    /// `Io` as reported by the system.
+    /// or a directory with other files but no database, if the memory budget is below the minimum,
+    /// or if the number of logs is out of range; `Unsupported` if the format is newer; `Corrupt` if
+    /// durable data is damaged; `PermissionDenied`, `NoSpace` and `Io` as reported by the system.
     pub fn open(mut self) -> Result<Database> {
+        // Refused before anything is created.
         Governor::check(self.settings.memory)?;
+        self.settings.log_layout.logs()?;
         let directory = match self.settings.internals.directory.take() {
             Some(directory) => directory,
             None => {

@@ -226,9 +226,10 @@ impl Keyspace {
         self.handle.reads().multi_get(&self.core, &keys)
     }
 
-    /// Iterates over the entries whose keys are within `range`, in key order, as of now. The
-    /// iterator is double-ended: use `rev` or `next_back` for descending order. Errors are yielded
-    /// as `Err` items: those of a read, and `InvalidArgument` if the range ends before it begins.
+    /// Iterates over the entries whose keys are within `range`, in key order, as of now; for all
+    /// entries use [`Keyspace::iter`]. The iterator is double-ended: use `rev` or `next_back` for
+    /// descending order. Errors are yielded as `Err` items: those of a read, and `InvalidArgument`
+    /// if the range ends before it begins.
     ///
     /// ```
     /// # fn main() -> chelonia::Result<()> {

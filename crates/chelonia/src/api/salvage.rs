@@ -174,7 +174,9 @@ impl Salvage {
             Err(error) => return Err(error),
         };
         if !is_free {
-            let text = "there is something at the destination; name a place that is free";
+            let place = self.destination.display();
+            let text =
+                format!("{place} exists already and is not empty; name a place that is free");
             return Err(Error::invalid(text));
         }
         if is_within(&self.destination, &self.source) {

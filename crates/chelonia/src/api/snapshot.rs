@@ -234,7 +234,7 @@ impl Snapshot {
         if Arc::ptr_eq(&keyspace.handle, &self.handle) {
             return Ok(());
         }
-        Err(Error::invalid("a snapshot reads keyspaces of its own database only"))
+        Err(Error::invalid("the keyspace belongs to another database than the snapshot"))
     }
 }
 

@@ -20,18 +20,19 @@ pub enum EngineKind {
     /// A tree of runs with update buffers: the checkpoint distance trades reads, writes and memory.
     #[default]
     Turtle = 1,
-    /// An LSM-tree whose size ratios grow with the data, so that it has fewer levels: reads, and
-    /// scans above all, see few sorted runs under any write load.
+    /// An LSM-tree whose size ratios grow with the data, so that it has fewer levels: reads see few
+    /// sorted runs under any write load.
     Autumn = 2,
-    /// A tree of shared runs that move down by reference and are merged later: the fastest writes.
-    /// Updates with locality are merged once.
+    /// A tree of shared runs that move down by reference and are merged later: the fewest bytes
+    /// written while memory is short. Updates with locality are merged once.
     Splinter = 3,
     /// Groups of small pages that are updated in place: a read of a key that is not in memory reads
-    /// one page. For skewed reads and updates of data larger than memory.
+    /// one page, also soon after a load. It has no filters: a lookup of an absent key reads a page.
     Treeline = 4,
     /// A B+-tree after the B-minus-tree paper, for storage that compresses: a page has fixed
-    /// places, which are written in turn, and small changes are written as a delta. A lookup reads
-    /// one page and needs no filter. After compression, an update writes few bytes.
+    /// places, which are written in turn, and small changes are written as a delta. After
+    /// compression, an update writes few bytes. It has no filters: a lookup of an absent key reads a
+    /// page.
     Bminus = 5,
 }
 

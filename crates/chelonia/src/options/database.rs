@@ -39,8 +39,8 @@ pub enum LogLayout {
     /// logging, section 3.3 of "Closing the B-tree vs. LSM-tree Write Amplification Gap on Modern
     /// Storage Hardware with Built-in Transparent Compression"). So no block of 4 KiB is synced
     /// twice, and storage that compresses removes the zeros at the end of each. The log is longer:
-    /// the commits of a sync take at least a block. A database with several logs keeps them, and
-    /// they are not sparse.
+    /// the commits of a sync take at least a block, so do not use it on storage that does not
+    /// compress. A database with several logs keeps them, and they are not sparse.
     Sparse,
 }
 

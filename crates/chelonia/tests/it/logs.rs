@@ -115,6 +115,7 @@ fn a_number_of_logs_out_of_range_is_refused() {
         let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
         let refused = builder(&directory).log_layout(LogLayout::PerThread { logs }).open();
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument, "{logs}");
+        assert!(directory.list().unwrap().is_empty(), "{logs}: nothing was created");
     }
 }
 

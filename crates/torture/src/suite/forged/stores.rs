@@ -82,7 +82,11 @@ impl Sample {
             for number in numbers {
                 let keyspace = database.keyspace(engine_of(number).name(), options())?;
                 let key = (number.wrapping_mul(0x9e37_79b9) % 400).to_be_bytes();
-                let length = if number % 151 == 9 { 40_000 } else { number % 120 };
+                let length = match number {
+                    _ if number % 151 == 9 => 40_000,
+                    _ if number % 43 == 9 => 6_000,
+                    _ => number % 120,
+                };
                 let value = vec![1; usize::try_from(length).unwrap()];
                 keyspace.insert(&key[5..], value)?;
                 keyspace.remove((number % 70).to_be_bytes())?;
@@ -143,7 +147,7 @@ impl Sample {
                 [&[1, 2, 1][..], &[9; 40]].concat(),
                 [&[1, 1][..], &[9; 40]].concat(),
             ],
-            "entries" => kind(1),
+            "entries" => self.heads(),
             "index" => kind(3),
             "large values" => kind(5),
             "structure" => payload(7, 16, BLOCK - 16).iter().map(|part| trimmed(part)).collect(),
@@ -156,6 +160,28 @@ impl Sample {
                 .collect(),
             _ => self.records.clone(),
         }
+    }
+}
+
+/// Flag in byte 9 of a block of entries: an overflow begins or ends in it.
+const EXTENDED: u8 = 0x40;
+
+impl Sample {
+    /// The blocks of entries; those with overflows first, with the two blocks behind them.
+    fn heads(&self) -> Vec<Vec<u8>> {
+        let data = &self.files["data"];
+        let numbers = self.generations.keys().copied();
+        let mut heads: Vec<Vec<u8>> = numbers
+            .filter(|number| block_of(data, *number)[8] == 1)
+            .map(|number| {
+                let overflows = block_of(data, number)[9] & EXTENDED != 0;
+                let blocks = (number..).take(if overflows { 3 } else { 1 });
+                let used = blocks.filter(|number| self.generations.contains_key(number));
+                used.flat_map(|number| block_of(data, number).to_vec()).collect()
+            })
+            .collect();
+        heads.sort_by_key(|bytes| std::cmp::Reverse(bytes.len()));
+        heads
     }
 }
 

@@ -142,6 +142,8 @@ impl History {
             0 => self.below(20_000),
             1 => 32_768 + self.below(40_000),
             2..6 => 0,
+            // Of medium size, so that they overflow their block.
+            6..10 => 500 + self.below(4_000),
             _ => self.below(200),
         };
         let mut value = vec![0; length];

@@ -407,7 +407,11 @@ fn change(
     let mut batch = database.batch();
     let key = (number.wrapping_mul(0x9e37_79b9) % 400).to_be_bytes()[6..].to_vec();
     let other = (number % 61).to_be_bytes()[6..].to_vec();
-    let length = if number.is_multiple_of(230) { 40_000 } else { number % 150 };
+    let length = match number {
+        _ if number.is_multiple_of(230) => 40_000,
+        _ if number.is_multiple_of(31) => 3_000 + number % 3_000,
+        _ => number % 150,
+    };
     let mut value = number.to_le_bytes().to_vec();
     value.resize(8 + usize::try_from(length).unwrap(), 0xa5);
     batch.insert(&keyspace, &key, &value);

@@ -119,6 +119,7 @@ impl<'w> Life<'w> {
             let length = match self.rng.below(30) {
                 0 => 33_000 + below(self.rng, 9_000),
                 1 => below(self.rng, 9_000),
+                2..4 => 500 + below(self.rng, 2_500),
                 _ => below(self.rng, 200),
             };
             let mut value = vec![0; length];

@@ -94,7 +94,10 @@ pub fn refusal(file: &File) -> String {
     match (pids.as_slice(), named.split_last()) {
         ([], _) | (_, None) => OPEN_ELSEWHERE.to_owned(),
         ([pid], _) if *pid == std::process::id() => {
-            format!("the database is in use by this process, pid {pid}")
+            format!(
+                "the database is in use by this process, pid {pid}: close it, or drop all of its \
+                 keyspaces, snapshots and iterators"
+            )
         }
         ([pid], _) => format!("the database is in use by pid {pid}"),
         (_, Some((last, others))) => {
@@ -146,7 +149,8 @@ mod tests {
         let own = std::process::id();
         assert_eq!(pids(&other), [own]);
         assert!(!are_gone(&other));
-        assert_eq!(refusal(&other), format!("the database is in use by this process, pid {own}"));
+        let named = format!("the database is in use by this process, pid {own}: close it");
+        assert!(refusal(&other).starts_with(&named), "{}", refusal(&other));
         assert!(has_open(own, held.metadata().unwrap().dev(), held.metadata().unwrap().ino()));
         held.unlock().unwrap();
         assert_eq!(pids(&other), []);
