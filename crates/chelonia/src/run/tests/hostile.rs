@@ -313,6 +313,29 @@ fn a_damaged_overflow_hides_its_value_alone() {
 }
 
 #[test]
+fn each_damaged_block_is_one_finding() {
+    let storage = storage();
+    let mut rng = Rng::new(31);
+    let mut value = |most: u64| vec![7; usize::try_from(rng.below(most)).unwrap()];
+    let model: Model = (0..120)
+        .map(|number| {
+            (key_of(number), Owned::Put(value([100, 4_000, 14_000][number as usize % 3])))
+        })
+        .collect();
+    let reference = build(&storage, &model, options(FilterKind::Quotient));
+    for block in 0..reference.extent.blocks {
+        let good = read(&storage, &reference, block);
+        let number = BlockNo(reference.extent.start.0 + u64::from(block));
+        let stale = crate::base::ids::Generation(reference.generation.0 + 1);
+        storage.write_blocks(number, stale, &mut good.clone()).unwrap();
+        let findings = verify(&Run::open(&storage, reference)).findings;
+        let named = findings.iter().map(|error| error.offset().unwrap() / BLOCK_BYTES as u64);
+        assert_eq!(named.collect::<Vec<_>>(), [number.0], "{findings:?}");
+        forge(&storage, &reference, block, &good);
+    }
+}
+
+#[test]
 fn every_flipped_bit_of_a_block_is_an_error() {
     let (storage, dir) = Storage::testing(32 << 20);
     let (_, reference) = sample(&storage);

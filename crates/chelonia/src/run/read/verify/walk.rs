@@ -114,12 +114,22 @@ impl<'a> Ahead<'a> {
         })
     }
 
-    /// The block after the span at `first` and its overflow: the last block of that, if it is a
-    /// head.
-    fn after_overflow(&mut self, first: u32, overflow: u32, report: &mut dyn CheckReport) -> u32 {
+    /// Head of the next span after the one at `first` and its overflow: the last block of that, if
+    /// it is a head.
+    fn after_overflow(
+        &mut self,
+        first: u32,
+        overflow: u32,
+        end: u32,
+        report: &mut dyn CheckReport,
+    ) -> u32 {
         let last = first + overflow;
-        let is_head = |bytes: &[u8]| is_of(bytes, BlockKind::Data);
-        if self.block(last, report).is_some_and(is_head) { last } else { last + 1 }
+        match self.block(last, report) {
+            Some(bytes) if is_of(bytes, BlockKind::Data) => last,
+            Some(_) => last + 1,
+            // It may have been a head that overflows too.
+            None => self.next_head(last, BlockKind::Data, end, report),
+        }
     }
 
     /// Head of the next span after the one at `first`, which could not be read.
@@ -161,7 +171,7 @@ pub(in crate::run) fn visit_spans(
         let overflow = bytes.as_ref().and_then(|bytes| overflow_blocks(bytes).ok());
         first = match (span, overflow) {
             (Some(span), Some(0)) => first + span,
-            (Some(_), Some(overflow)) => ahead.after_overflow(first, overflow, report),
+            (Some(_), Some(overflow)) => ahead.after_overflow(first, overflow, blocks.end, report),
             _ => ahead.next_head(first, kind, blocks.end, report),
         };
     }
