@@ -60,6 +60,9 @@ pub struct Store {
     homes: BTreeSet<usize>,
 }
 
+/// The block of a log file that has no records: its header.
+const SEGMENT_HEADER_BLOCK: usize = 0;
+
 /// The result of damage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Outcome {
@@ -154,10 +157,11 @@ impl Store {
             return Ok(Store { files, stale, states, synced, witnesses, logged, segments, homes });
         }
         let files = directory.to_files();
-        // The block of the synced commit is completed later and does not record the sync.
+        // The block of the synced commit is completed later and does not record the sync, nor does
+        // the header of a segment that was prepared later.
         let finished = changed_log_blocks(&before, &at_sync);
         let mut witnesses = changed_log_blocks(&at_sync, &files);
-        witnesses.retain(|block| !finished.contains(block));
+        witnesses.retain(|block| !finished.contains(block) && block.1 != SEGMENT_HEADER_BLOCK);
         assert!(!witnesses.is_empty(), "no block records what was synced");
         let (witnesses, segments) = (Some(witnesses), segments(&files));
         let homes = homes(&files);
