@@ -167,7 +167,7 @@ impl Sample {
 const EXTENDED: u8 = 0x40;
 
 impl Sample {
-    /// The blocks of entries; those with overflows first, with the two blocks behind them.
+    /// The blocks of entries; those with overflows with the two blocks behind them.
     fn heads(&self) -> Vec<Vec<u8>> {
         let data = &self.files["data"];
         let numbers = self.generations.keys().copied();
@@ -180,7 +180,10 @@ impl Sample {
                 used.flat_map(|number| block_of(data, number).to_vec()).collect()
             })
             .collect();
+        // The first ones become seeds of the fuzzer: both kinds.
         heads.sort_by_key(|bytes| std::cmp::Reverse(bytes.len()));
+        let plain = heads.len() - 1;
+        heads.swap(1, plain);
         heads
     }
 }
