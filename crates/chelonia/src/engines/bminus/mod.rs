@@ -23,7 +23,8 @@
 //! 4. A place of a home is written only while no version that exists needs it.
 //!
 //! Absorbs and jobs are called by one thread at a time (`crate::engine`). Lock order: `clearing`,
-//! then `newest`; the other locks are held only briefly, and no lock is taken under them.
+//! then `newest`; the other locks are held only briefly, and no lock of the engine is taken under
+//! them (under that of a region's places those of the cache and the budget are).
 
 use self::absorb::clear::Clearing;
 pub use self::config::BminusConfig;

@@ -13,7 +13,7 @@
 //!
 //! A node is written when pages are divided, joined or moved, not when they are updated.
 //!
-//! Invariants (checked when a node is decoded, and by `verify`):
+//! Invariants (checked when a node is decoded, and by `verify`, as far as one node shows them):
 //! 1. Bounds ascend.
 //! 2. Each page has a home of its own; a region belongs to one node of each version.
 

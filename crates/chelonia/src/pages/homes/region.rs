@@ -259,7 +259,8 @@ impl Region {
     /// The set of frames that has the image with this stamp, going by its first frame.
     fn set_with(&self, home: u8, stamp: Generation, guard: &Guard) -> Option<u32> {
         let has = |set: &u32| {
-            let first = self.cached.cached(self.frames(home, *set).start, guard);
+            // No use of the block: the first one would otherwise stay longer than the others.
+            let first = self.cached.cached_uncounted(self.frames(home, *set).start, guard);
             first.is_some_and(|block| stamp_of(&block) == stamp)
         };
         (0..if self.layout.shadow { 2 } else { 1 }).find(has)
@@ -357,15 +358,18 @@ impl Region {
         let guard = storage.epochs().pin();
         // One thread at a time: frames of two images are not mixed.
         let _places = self.places.lock();
-        if self.set_with(home, stamp, &guard).is_some() {
-            return;
-        }
         let newest = Generation(self.heads[usize::from(home)].stamp.load(Ordering::SeqCst));
-        let set = match self.set_with(home, newest, &guard) {
-            Some(0) => 1,
-            _ => 0,
+        let set = match self.set_with(home, stamp, &guard) {
+            Some(set) => set,
+            None if self.set_with(home, newest, &guard) == Some(0) => 1,
+            None => 0,
         };
         for (frame, part) in self.frames(home, set).zip(page.chunks(PART_BYTES)) {
+            // The cache may have kept some blocks of the page.
+            let kept = self.cached.cached_uncounted(frame, &guard);
+            if kept.is_some_and(|block| stamp_of(&block) == stamp) {
+                continue;
+            }
             let mut block = [0; BLOCK_BYTES];
             head_block(&mut block, BlockKind::Page, stamp, self.generation);
             block[PART_START..PART_START + part.len()].copy_from_slice(part);

@@ -326,7 +326,7 @@ impl BlockBuilder {
         if blocks == 1 && bytes <= self.room() {
             return true;
         }
-        // The first entry of a run's block grows the span only if its key is too long for one.
+        // In a run values overflow: a span grows only where a key does not fit.
         let may_grow = self.received.is_empty()
             && (!self.overflows || grown.unlike() - payload_len >= self.room_of_overflowing());
         may_grow && self.should_grow(grown, key_len, payload_len)

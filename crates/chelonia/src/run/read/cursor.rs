@@ -198,6 +198,10 @@ impl RunCursor {
             if entered.found {
                 return Ok(());
             }
+            // The range begins behind the last entry, or at it: the blocks after it are unknown.
+            if let Some(error) = self.unread.take().filter(|_| !entered.last) {
+                return Err(error);
+            }
         }
         Ok(())
     }

@@ -13,8 +13,8 @@ use std::ops::{Bound, Range};
 pub use stream::RangesStream;
 
 impl Run {
-    /// The data blocks that can have entries within `range`, in complete spans: all that a stream
-    /// reads for it.
+    /// The data blocks that can have entries within `range`, in complete spans, with the overflows
+    /// of these entries: all that a stream reads for it.
     pub fn blocks_in(&self, range: &KeyRange) -> Result<Range<u32>> {
         if range.is_empty() {
             return Ok(0..0);

@@ -205,7 +205,8 @@ impl Run {
         self.verify_descents(seen, report);
     }
 
-    /// Checks that the first key of every span leads a lookup to that span, through all levels.
+    /// Checks that the first and last key of every span lead a lookup to that span, through all
+    /// levels.
     fn verify_descents(&self, seen: &Seen, report: &mut dyn CheckReport) {
         for (span, (first, last)) in seen.spans.iter().zip(&seen.edges) {
             for key in [first, last] {

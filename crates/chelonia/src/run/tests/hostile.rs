@@ -13,7 +13,7 @@ use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::block::BlockKind;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 /// A run with every kind of block: long and short spans, two index levels, large values.
 fn sample(storage: &Arc<Storage>) -> (Model, RunRef) {
@@ -298,6 +298,10 @@ fn a_damaged_overflow_hides_its_value_alone() {
         }
         assert_eq!(given, before, "{direction:?}");
     }
+    // A scan that begins behind the value does not end as if nothing came after it.
+    let after = KeyRange { lower: Bound::Excluded(lost[0].clone()), upper: Bound::Unbounded };
+    let resumed = walk(RunCursor::new(&run, after, Direction::Ascending));
+    assert_eq!(resumed.unwrap_err().offset(), Some(number.0 * BLOCK_BYTES as u64));
     let (mut entries, mut gaps) = (0, Vec::new());
     run.salvage(&KeyRange::all(), &mut |part| {
         match part {

@@ -154,6 +154,13 @@ impl CachedExtent {
         self.blocks.get(index, guard)
     }
 
+    /// As [`CachedExtent::cached`], but it does not count as a use.
+    #[inline]
+    #[must_use]
+    pub fn cached_uncounted<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
+        self.blocks.at_address(index, guard, Frames::address)
+    }
+
     /// [`CachedExtent::cached`] for a caller that rewrites the block and will not read it again: it
     /// does not count as a use, and the block is verified again, so that bit rot in memory does not
     /// get a new checksum.

@@ -46,6 +46,8 @@ pub(in crate::engines::bminus) struct BminusCursor {
     /// The key of the last record of the page before, to check that pages are in order.
     last: Option<Vec<u8>>,
     window: usize,
+    /// The error of the page behind those that were read.
+    unread: Option<Error>,
     charge: Charge,
 }
 
@@ -70,6 +72,7 @@ impl BminusCursor {
             large: None,
             last: None,
             window: FIRST_PAGES,
+            unread: None,
             charge: version.storage().budget().charge(Use::Scans, 0),
         };
         if !cursor.range.is_empty() {
@@ -202,14 +205,15 @@ impl BminusCursor {
 
     /// Reads the next pages; false if there are none within the range.
     fn read(&mut self) -> Result<bool> {
+        if let Some(error) = &self.unread {
+            return Err(error.clone());
+        }
         if self.pages.is_empty() && !self.next_node()? {
             return Ok(false);
         }
         let Some((place, node)) = self.node.clone() else { return Ok(false) };
-        let storage = self.version.storage();
-        let blocks = node.home_of(self.pages.start).0.layout().page_blocks;
-        let most = usize::try_from(scan_blocks_max(storage) / blocks.max(1)).unwrap_or(1);
-        let count = self.window.min(most.max(1)).min(self.pages.len());
+        let count =
+            self.window.min(self.pages_within(&node, scan_blocks_max(self.version.storage())));
         let chosen = match self.direction {
             Direction::Ascending => self.pages.start..self.pages.start + count,
             Direction::Descending => self.pages.end - count..self.pages.end,
@@ -238,11 +242,35 @@ impl BminusCursor {
         for (page, loaded) in pages.iter().zip(loaded) {
             let (region, home) = node.home_of(*page);
             let offset = region.offset_of(home);
-            self.loaded.push_back((loaded?.page, offset));
+            match loaded {
+                Ok(loaded) => self.loaded.push_back((loaded.page, offset)),
+                // The pages before it are given first.
+                Err(error) if !self.loaded.is_empty() => {
+                    self.unread = Some(error);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
         }
         let bytes: usize = self.loaded.iter().map(|(page, _)| page.len()).sum();
         self.charge.resize(bytes as u64);
         Ok(true)
+    }
+
+    /// How many of the next pages have at most `most` blocks together; at least one.
+    fn pages_within(&self, node: &Node, most: u32) -> usize {
+        let mut left = most;
+        let has_room = |page: &usize| {
+            let blocks = node.home_of(*page).0.layout().page_blocks;
+            let fits = blocks <= left;
+            left = left.saturating_sub(blocks);
+            fits
+        };
+        let count = match self.direction {
+            Direction::Ascending => self.pages.clone().take_while(has_room).count(),
+            Direction::Descending => self.pages.clone().rev().take_while(has_room).count(),
+        };
+        count.max(1)
     }
 
     /// Enters the next node that may have keys of the range; false if there is none.
