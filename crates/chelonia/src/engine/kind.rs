@@ -31,8 +31,8 @@ pub enum EngineKind {
     Treeline = 4,
     /// A B+-tree after the B-minus-tree paper, for storage that compresses: a page has fixed
     /// places, which are written in turn, and small changes are written as a delta. After
-    /// compression, an update writes few bytes. It has no filters: a lookup of an absent key reads a
-    /// page.
+    /// compression, an update writes few bytes. It has no filters: a lookup of an absent key reads
+    /// a page.
     Bminus = 5,
 }
 
