@@ -115,10 +115,14 @@ impl<'p> PageMut<'p> {
             return Ok(Changed::Done(before));
         }
         if self.end() + bytes > limit {
-            if HEADER_BYTES + self.live_bytes() - old + bytes + new_place > self.0.len() {
+            let kept = (HEADER_BYTES + self.live_bytes()).saturating_sub(old);
+            if kept + bytes + new_place > self.0.len() {
                 return Ok(Changed::Full);
             }
             self.move_together(place.ok(), scratch)?;
+            if self.end() + bytes > limit {
+                return Err(damaged("its records take more than it says"));
+            }
         }
         let at = self.end();
         match place {

@@ -237,7 +237,7 @@ impl<'a> NodeAbsorb<'a> {
             return Ok(open);
         }
         let mut small = OpenPage::empty(open.first.clone(), usual, open.heat);
-        small.append_from(&open.read()?, 0)?;
+        small.append_all(&open.read()?, 0)?;
         if let Some((region, home)) = open.origin {
             self.homes.release(&region, home);
         }
@@ -329,11 +329,8 @@ impl<'a> NodeAbsorb<'a> {
     /// Makes one page of two.
     fn join(&mut self, open: OpenPage, next: OpenPage) -> Result<()> {
         let mut joined = OpenPage::empty(open.first.clone(), open.page.len(), open.heat);
-        joined.append_from(&open.read()?, 0)?;
-        let end = joined.append_from(&next.read()?, 0)?;
-        if end < next.count() {
-            return Err(Error::internal("two pages do not fit into one"));
-        }
+        joined.append_all(&open.read()?, 0)?;
+        joined.append_all(&next.read()?, 0)?;
         events::add(&self.context.output.counters.joins, 1);
         // One home is left; a page without one takes that of the other.
         if open.origin.is_some() {
@@ -349,11 +346,11 @@ impl<'a> NodeAbsorb<'a> {
     /// Fills a page with entries of the next one.
     fn fill(&mut self, open: OpenPage, next: OpenPage) -> Result<()> {
         let mut filled = OpenPage::empty(open.first.clone(), open.page.len(), open.heat);
-        filled.append_from(&open.read()?, 0)?;
+        filled.append_all(&open.read()?, 0)?;
         let end = filled.append_from(&next.read()?, 0)?;
         (filled.old, filled.origin) = (open.old, open.origin);
         let mut rest = OpenPage::empty(next.first.clone(), next.page.len(), next.heat);
-        rest.append_from(&next.read()?, end)?;
+        rest.append_all(&next.read()?, end)?;
         if end > 0 && end < next.count() {
             let (left, right) = (next.read()?.key(end - 1)?, next.read()?.key(end)?);
             rest.first = SharedKey::whole(&separator(&left, &right));

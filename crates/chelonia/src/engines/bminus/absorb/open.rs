@@ -71,6 +71,15 @@ impl OpenPage {
         Ok(PageMut::parse(&mut self.page)?.append(key, payload, is_large))
     }
 
+    /// Adds all records of `other` from `index` on. Fails if they do not fit: then the byte count
+    /// of `other`, by which the caller decided, is wrong.
+    pub fn append_all(&mut self, other: &Page<'_>, index: usize) -> Result<()> {
+        if self.append_from(other, index)? < other.count() {
+            return Err(Error::corrupt("the records of a page take more than it says"));
+        }
+        Ok(())
+    }
+
     /// Adds the records of `other` from `index` on, as far as they fit; returns the first that does
     /// not.
     pub fn append_from(&mut self, other: &Page<'_>, index: usize) -> Result<usize> {

@@ -12,6 +12,7 @@ use crate::base::stream::{LargeRef, Update};
 use crate::engines::bminus::node::{Listed, Node};
 use crate::engines::bminus::read::pages::{Loaded, NodePages, Reading};
 use crate::engines::bminus::version::BminusVersion;
+use crate::pages::homes::slotted::taken_bytes;
 use crate::pages::homes::{Page, PageBytes, sum_of};
 use crate::run::Totals;
 use crate::storage::block::DATA_FILE;
@@ -121,7 +122,7 @@ fn entries(loaded: &Loaded, range: &KeyRange, large: &mut BTreeSet<LargeRef>) ->
     let bytes = &loaded.page;
     let page = Page::parse(PageBytes::Whole(bytes))?;
     let mut totals = Totals::default();
-    let mut count = 0;
+    let (mut count, mut taken) = (0, 0);
     let mut before: Option<&[u8]> = None;
     for index in 0..page.count() {
         let spans = page.spans(index)?;
@@ -137,6 +138,7 @@ fn entries(loaded: &Loaded, range: &KeyRange, large: &mut BTreeSet<LargeRef>) ->
             ));
         }
         before = Some(key);
+        taken += taken_bytes(key.len(), spans.payload.len());
         let update = match page.large(index)? {
             Some(reference) => {
                 count += 1;
@@ -147,7 +149,7 @@ fn entries(loaded: &Loaded, range: &KeyRange, large: &mut BTreeSet<LargeRef>) ->
         };
         totals.add_entry(key, &update);
     }
-    if (totals, count) != page.totals() {
+    if (totals, count) != page.totals() || taken != page.live_bytes() {
         return Err(Error::corrupt("the totals of a page differ from its records"));
     }
     Ok(totals)
