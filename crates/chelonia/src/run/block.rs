@@ -3,8 +3,8 @@
 //! Data and index of a run both consist of sorted blocks. A sorted block fills a *span* of one or
 //! more consecutive blocks; nearly always it is one, and it is several when a key is too long for a
 //! block (`run/build/sorted.rs`). A value may *overflow* the block of its key: it goes on in the
-//! next ones, and no block is left partly empty because of it (`run/block/overflow.rs`). The first
-//! block of a span is its head; the others carry the header of `DataMore` and then bytes that
+//! next ones, so that at most an eighth of a block is left empty (`run/block/overflow.rs`). The
+//! first block of a span is its head; the others carry the header of `DataMore` and then bytes that
 //! continue the head's:
 //!
 //! ```text

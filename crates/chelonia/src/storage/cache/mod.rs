@@ -216,9 +216,9 @@ impl Cache {
 
     /// Copies blocks of several extents, in the order requested; all missing ones are read
     /// together, each once however often it is requested, and those that follow each other with one
-    /// read. No guard is held during the read, and the
-    /// caller should hold none. The caller bounds the number of requests: all blocks are in memory
-    /// at once. `meanwhile` is called once, during the read if possible.
+    /// read. No guard is held during the read, and the caller should hold none. The caller bounds
+    /// the number of requests: all blocks are in memory at once. `meanwhile` is called once, during
+    /// the read if possible.
     pub fn load_many_while(
         &self,
         requests: &[(&CachedExtent, u32)],
