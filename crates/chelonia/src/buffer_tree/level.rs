@@ -64,12 +64,16 @@ pub fn write_level(
         shaper.close(None)?;
     }
     if merge.key().is_some() {
-        let text =
-            "runs have entries outside of the pivots that refer to them; run `chelonia verify`";
-        return Err(Error::corrupt(text));
+        return Err(outside_of_pivots());
     }
     shaper.output.writer.give_back();
     Ok(shaper.parts)
+}
+
+fn outside_of_pivots() -> Error {
+    Error::corrupt(
+        "runs have entries outside of the pivots that refer to them; run `chelonia verify`",
+    )
 }
 
 struct LevelShaper<'o, 'c> {
@@ -92,6 +96,10 @@ impl LevelShaper<'_, '_> {
     ) -> Result<()> {
         let upper = pivot.upper.map(KeyView::to_bytes);
         let upper_head = upper.as_ref().map_or(u64::MAX, |upper| head64(upper));
+        // Keys ascend, so the first one decides for all that follow.
+        if merge.key().is_some_and(|key| *pivot.key > *key) {
+            return Err(outside_of_pivots());
+        }
         let mut totals = Totals::default();
         while let Some(key) = merge.key() {
             let head = head64(key);
@@ -110,7 +118,6 @@ impl LevelShaper<'_, '_> {
                 }
                 self.close(cut_within.then_some(pivot.key))?;
             }
-            debug_assert!(*pivot.key <= *key, "an entry of a part is in the range of its pivot");
             totals.add_entry(key, &update);
             self.output.writer.add(key, update)?;
             merge.advance()?;

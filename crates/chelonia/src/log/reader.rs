@@ -122,10 +122,11 @@ impl Reader {
         if start == first_start && header.chain != position.chain {
             return end("the preceding records are not those it was written after");
         }
-        let Some(room) = self.loaded(number).get(start..) else {
+        // A checkpoint may claim any position, also one behind which no head fits into the block.
+        let Some(head) = self.loaded(number).get(start..start + RECORD_HEAD_BYTES_MAX) else {
             return end("no record starts at this position");
         };
-        let (check, length, head_bytes) = match Head::decode(&room[..RECORD_HEAD_BYTES_MAX]) {
+        let (check, length, head_bytes) = match Head::decode(head) {
             Head::Record { check, length, head_bytes } => (check, length, head_bytes),
             Head::Damaged => return end("a record head is invalid"),
             Head::Empty => return self.skip(number, position),

@@ -25,9 +25,9 @@ use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
 use crate::memory::budget::Charge;
+use crate::pages::homes::slotted::PAGE_BLOCKS_MAX;
 use crate::pages::homes::{DeadStamps, HOMES_MAX, HomeLayout, Region, View};
 use crate::run::Totals;
-use crate::run::block::SPAN_BLOCKS_MAX;
 use crate::runtime::sync::Arc;
 use crate::structure::{Allowance, SharedKey, Structure, list_of};
 
@@ -116,7 +116,7 @@ fn decode_region(
     let born = born.ok_or_else(|| decoder.damaged("a region is older than possible"))?;
     let homes = decoder.length(HOMES_MAX)?;
     let page_blocks = decoder.varint_u32()?;
-    if homes == 0 || !(1..=SPAN_BLOCKS_MAX).contains(&page_blocks) {
+    if homes == 0 || !(1..=PAGE_BLOCKS_MAX).contains(&page_blocks) {
         return Err(decoder.damaged("the number or size of the homes of a region is impossible"));
     }
     let layout = HomeLayout { page_blocks, shadow: node_cache.context().shadow };

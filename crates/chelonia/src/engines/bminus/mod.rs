@@ -27,12 +27,12 @@
 //! them (under that of a region's places those of the cache and the budget are).
 
 use self::absorb::clear::Clearing;
+use self::absorb::reclaim::Unpackable;
 pub use self::config::BminusConfig;
 use self::counters::Counters;
 use self::node::{Directory, NodeCache};
 use self::version::{BminusVersion, Parts};
 use crate::base::error::Result;
-use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::SortedUpdates;
 use crate::engine::{Absorbed, Engine, EngineStats, Job, LiveOptions, Version, Work, WriteBudget};
@@ -40,7 +40,6 @@ use crate::pages::homes::HeldStamps;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
 use crate::structure::DirectoryRoot;
-use std::collections::BTreeSet;
 
 mod absorb;
 mod check;
@@ -88,8 +87,7 @@ pub struct Bminus {
     /// True if something may have been written with a stamp behind that of the newest version.
     tainted: AtomicBool,
     clearing: Mutex<Clearing>,
-    /// Nodes that packing does not help, as they are.
-    unpackable: Mutex<BTreeSet<(BlockNo, Generation)>>,
+    unpackable: Mutex<Unpackable>,
 }
 
 impl Bminus {

@@ -129,3 +129,22 @@ fn a_mark_that_no_log_reaches_keeps_nobody_busy() {
     assert_eq!(found.damage.len(), 2, "{:?}", found.damage);
     assert!(taken + 7 > records && taken < records, "{taken} of {records}");
 }
+
+#[test]
+fn a_forged_start_at_any_place_is_an_error_or_a_place_in_the_log() {
+    let memory = MemoryDirectory::new();
+    let (_tail, log, records) = long_log(&memory);
+    for place in 0..2 * BLOCK_BYTES_U64 {
+        let start = LogPosition { lsn: Lsn(place), ..LogPosition::START };
+        let mut read = 0;
+        let mut check = |_: ReadBack<'_>| {
+            read += 1;
+            Ok(())
+        };
+        let (start, upto) = (PerLog::one(start), PerLog::one(log.written()));
+        let verified = Logs::verify(&memory, SALT, &start, &upto, &mut check).unwrap();
+        let is_start = place == LogPosition::START.lsn.0;
+        assert_eq!(verified.damage.is_empty(), is_start, "at {place}: {:?}", verified.damage);
+        assert!(read <= records);
+    }
+}

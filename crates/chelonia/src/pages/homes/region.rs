@@ -188,10 +188,11 @@ impl Region {
         let places = places.believed(view);
         let mut all = self.places.lock();
         let Some(own) = all.get_mut(usize::from(home)) else { return };
-        if self.as_of(home) < view.stamp {
+        let newest = |places: &Places| places.image(view).map(|image| image.stamp);
+        // An image that is known but was not found is lost: what is known shows it to its readers.
+        if self.as_of(home) < view.stamp && newest(own) <= newest(&places) {
             *own = places;
-            let newest = places.image(view).map(|image| image.stamp);
-            self.set_head(home, newest.unwrap_or_default(), view.stamp);
+            self.set_head(home, newest(&places).unwrap_or_default(), view.stamp);
         }
     }
 

@@ -23,6 +23,7 @@
 use super::PART_BYTES;
 use crate::base::codec::{Decoder, get_varint, varint_len};
 use crate::base::error::{Error, Result};
+use crate::base::limits::INLINE_ENTRY_BYTES_MAX;
 use crate::base::stream::LargeRef;
 use crate::run::Totals;
 use std::borrow::Cow;
@@ -52,6 +53,15 @@ pub fn record_bytes(key: usize, payload: usize) -> usize {
 pub fn taken_bytes(key: usize, payload: usize) -> usize {
     record_bytes(key, payload) + PLACE_BYTES
 }
+
+/// The largest page: offsets are two bytes, in units of two.
+pub const PAGE_BLOCKS_MAX: u32 = 32;
+
+const _: () = assert!(PAGE_BLOCKS_MAX as usize * PART_BYTES <= 2 * u16::MAX as usize);
+const _: () = assert!(
+    PAGE_BLOCKS_MAX as usize * PART_BYTES
+        >= HEADER_BYTES + RECORD_HEAD_MAX + INLINE_ENTRY_BYTES_MAX + 1 + PLACE_BYTES
+);
 
 /// Bytes of a page of this many blocks.
 #[must_use]

@@ -24,7 +24,7 @@ mod merged;
 mod node;
 mod open;
 mod parts;
-mod reclaim;
+pub mod reclaim;
 mod write;
 
 use self::learned::Learned;

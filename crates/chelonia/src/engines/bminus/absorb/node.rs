@@ -136,7 +136,7 @@ impl<'a> NodeAbsorb<'a> {
         for chunk in touched.chunks(READ_PAGES) {
             let pages: Vec<usize> = chunk.iter().map(|(page, _)| *page).collect();
             let Some(of_node) = self.pages_of_node() else { return Ok(()) };
-            let loaded = of_node.load(&pages, Reading::Merge)?;
+            let loaded = of_node.load(&pages, Reading::Merge);
             for ((page, ranks), loaded) in chunk.iter().zip(loaded) {
                 self.pass(node, done..*page)?;
                 let open = self.begin(node, *page, loaded?)?;

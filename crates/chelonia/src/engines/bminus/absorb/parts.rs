@@ -125,7 +125,7 @@ impl NodeAbsorb<'_> {
         for entry in &self.entries {
             if let Some((own, own_large, stamp)) = entry.known {
                 totals += own;
-                large += own_large;
+                large = large.saturating_add(own_large);
                 sum = sum.wrapping_add(sum_of_home(&entry.region, entry.home, stamp));
             }
         }
@@ -294,7 +294,7 @@ fn facts_of(entries: &[Entry], none: Facts) -> Facts {
     for entry in entries {
         if let Some((totals, large, stamp)) = entry.known {
             facts.totals += totals;
-            facts.large += large;
+            facts.large = facts.large.saturating_add(large);
             let own = sum_of_home(&entry.region, entry.home, stamp);
             facts.sum = facts.sum.wrapping_add(own);
         }
@@ -351,7 +351,7 @@ impl<'a> NextNodes<'a> {
                 open.entries.extend(part.entries);
                 open.entries[first].first = part.first;
                 open.facts.totals += part.facts.totals;
-                open.facts.large += part.facts.large;
+                open.facts.large = open.facts.large.saturating_add(part.facts.large);
                 open.facts.sum = open.facts.sum.wrapping_add(part.facts.sum);
                 return Ok(());
             }

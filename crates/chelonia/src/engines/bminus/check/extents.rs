@@ -51,7 +51,7 @@ fn large_of(
     let all: Vec<usize> = (0..node.pages.len()).collect();
     let mut unread = Ok(());
     for chunk in all.chunks(READ_PAGES) {
-        for loaded in pages.load(chunk, Reading::Merge)? {
+        for loaded in pages.load(chunk, Reading::Merge) {
             let collected = loaded.and_then(|loaded| {
                 let page = Page::parse(PageBytes::Whole(&loaded.page))?;
                 (0..page.count()).try_for_each(|index| {

@@ -78,11 +78,7 @@ impl Check<'_> {
         let mut large = BTreeSet::new();
         let all: Vec<usize> = (0..node.pages.len()).collect();
         for chunk in all.chunks(READ_PAGES) {
-            let loaded = match of_node.load(chunk, Reading::Device) {
-                Ok(loaded) => loaded,
-                Err(error) => return self.fail(error),
-            };
-            for (page, loaded) in chunk.iter().zip(loaded) {
+            for (page, loaded) in chunk.iter().zip(of_node.load(chunk, Reading::Device)) {
                 let (region, home) = node.home_of(*page);
                 self.offset = region.offset_of(home);
                 let range = page_range(node, *page, &listed.first, upper);

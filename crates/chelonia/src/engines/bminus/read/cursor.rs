@@ -238,7 +238,7 @@ impl BminusCursor {
         }
         let listed = &self.version.parts.directory.nodes[place];
         let of_node = NodePages::of(&self.version, &node, &listed.facts);
-        let loaded = of_node.load(&pages, Reading::Scan)?;
+        let loaded = of_node.load(&pages, Reading::Scan);
         for (page, loaded) in pages.iter().zip(loaded) {
             let (region, home) = node.home_of(*page);
             let offset = region.offset_of(home);

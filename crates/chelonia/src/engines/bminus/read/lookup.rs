@@ -81,7 +81,7 @@ impl BminusVersion {
             wanted.extend(around.filter(|other| *other != page).filter(is_absent));
         }
         // Damage of the others is reported to their readers.
-        let loaded = pages.load(&wanted, Reading::Lookup)?.into_iter().next();
+        let loaded = pages.load(&wanted, Reading::Lookup).into_iter().next();
         let Some(loaded) = loaded.transpose()? else { return Ok(Answer::default()) };
         let found = find_in(PageBytes::Whole(&loaded.page), key).map_err(|error| {
             let (region, home) = node.home_of(page);
@@ -133,8 +133,7 @@ impl BminusVersion {
             wanted.sort_unstable();
             wanted.dedup();
             let pages = NodePages::of(self, &node, &listed.facts);
-            let loaded: Result<Vec<_>> =
-                pages.load(&wanted, Reading::Lookup)?.into_iter().collect();
+            let loaded: Result<Vec<_>> = pages.load(&wanted, Reading::Lookup).into_iter().collect();
             let loaded = loaded?;
             for index in indices {
                 let Ok(at) = wanted.binary_search(&of(&index)) else { continue };

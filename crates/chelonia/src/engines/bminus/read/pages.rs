@@ -62,8 +62,8 @@ impl<'n> NodePages<'n> {
         Self { storage, counters, held, view, node, facts }
     }
 
-    /// Reads pages, in the order given. The inner errors are of single pages.
-    pub fn load(&self, pages: &[usize], reading: Reading) -> Result<Vec<Result<Loaded>>> {
+    /// Reads pages, in the order given.
+    pub fn load(&self, pages: &[usize], reading: Reading) -> Vec<Result<Loaded>> {
         let mut loaded: Vec<Option<Result<Loaded>>> = Vec::with_capacity(pages.len());
         let mut missing = Vec::new();
         for (at, page) in pages.iter().enumerate() {
@@ -83,18 +83,18 @@ impl<'n> NodePages<'n> {
                 bytes <= BUFFER_BYTES
             };
             let count = wanted.iter().take_while(fits).count().max(1);
-            for (at, read) in rest.iter().zip(self.read(&wanted[..count])?) {
+            for (at, read) in rest.iter().zip(self.read_each(&wanted[..count])) {
                 let page = pages[*at];
                 loaded[*at] = Some(read.and_then(|read| self.believe(page, read, reading)));
             }
             rest = &rest[count..];
         }
-        Ok(loaded.into_iter().flatten().collect())
+        loaded.into_iter().flatten().collect()
     }
 
     /// Reads one page.
     pub fn load_one(&self, page: usize, reading: Reading) -> Result<Loaded> {
-        let mut loaded = self.load(&[page], reading)?;
+        let mut loaded = self.load(&[page], reading);
         loaded.pop().unwrap_or_else(|| Err(Error::internal("a page was not read")))
     }
 
@@ -105,6 +105,19 @@ impl<'n> NodePages<'n> {
             _ => region.image(home, self.view, self.facts.changed),
         };
         Wanted { region, home, view: self.view, image }
+    }
+
+    /// Reads pages together; if the device fails, one by one, so that the error is that of a page.
+    fn read_each(&self, wanted: &[Wanted<'_>]) -> Vec<Result<HomeRead>> {
+        let one = |read: Result<Vec<Result<HomeRead>>>| {
+            let none = || Err(Error::internal("a page was not read"));
+            read.and_then(|mut read| read.pop().unwrap_or_else(none))
+        };
+        match self.read(wanted) {
+            Ok(read) => read,
+            Err(error) if wanted.len() == 1 => vec![Err(error)],
+            Err(_) => wanted.chunks(1).map(|wanted| one(self.read(wanted))).collect(),
+        }
     }
 
     fn read(&self, wanted: &[Wanted<'_>]) -> Result<Vec<Result<HomeRead>>> {

@@ -3,13 +3,18 @@
 
 use super::damage::nodes;
 use super::{World, tiny};
+use crate::base::keys::Direction;
+use crate::base::stream::SortedUpdates;
 use crate::buffer_tree::codec::{RootBlob, decode_node, encode_node};
+use crate::buffer_tree::level::{LevelOutput, LevelPivot, write_level};
 use crate::buffer_tree::node::{Child, Pivot, Segment};
 use crate::buffer_tree::output::Output;
-use crate::engine::tests::world::Report;
+use crate::buffer_tree::source::Source;
+use crate::engine::tests::world::{Report, Updates};
 use crate::engine::tests::{hostile, key_of, uniform};
 use crate::engine::{Engine, Version};
 use crate::engines::turtle::{TreeVersion, Turtle, TurtleConfig};
+use crate::merge::{Merge, Tombstones, UpdatesStream};
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};
 use crate::storage::quota::UNLIMITED;
@@ -174,4 +179,31 @@ fn a_pass_refuses_a_node_with_pivots_outside_of_its_range() {
     world.tree.writer.lock().counts = None;
     let error = world.try_absorb(&uniform(&mut rng, 2000)).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("a pivot outside of its range"), "{error}");
+}
+
+#[test]
+fn a_level_refuses_entries_before_the_pivot_that_they_are_for() {
+    let mut rng = Rng::new(6);
+    let world = grown(&mut rng);
+    let shared = &world.tree.shared;
+    let output = Output::new(&shared.node_cache, &shared.events, world.options.run, &UNLIMITED);
+    let updates = Updates::new(uniform(&mut rng, 300));
+    let key = |rank| SharedKey::whole(updates.key(rank));
+    let level_of = |first: &SharedKey, second: &SharedKey, upper: &SharedKey| {
+        let pivot = |index, key, upper| LevelPivot { index, key, upper, incoming: 0 };
+        let pivots = [pivot(0, first, Some(upper.view())), pivot(1, second, None)];
+        let stream = UpdatesStream::new(&updates, vec![0..100, 100..300], &|_| {});
+        let sources = vec![Source::Updates(stream)];
+        let mut merge = Merge::new(sources, Direction::Ascending, Tombstones::Keep).unwrap();
+        let writer = output.level_writer();
+        let level = LevelOutput { writer, run_max: 1 << 20, was_cached: None };
+        write_level(level, &mut merge, &pivots, None).map(|parts| parts.len())
+    };
+    assert_eq!(level_of(&SharedKey::LEAST, &key(100), &key(100)).unwrap(), 2);
+    let before_the_first = level_of(&key(10), &key(100), &key(100));
+    let between = level_of(&SharedKey::LEAST, &key(101), &key(100));
+    for refused in [before_the_first, between] {
+        let error = refused.unwrap_err();
+        assert!(error.to_string().contains("outside of the pivots"), "{error}");
+    }
 }
