@@ -73,6 +73,7 @@ mod admission;
 mod api;
 mod base;
 mod buffer_tree;
+mod compress;
 mod disk_full;
 mod engine;
 mod engines;
@@ -119,6 +120,7 @@ pub use integrity::stats::{
 };
 pub use integrity::verify::VerifyReport;
 pub use options::commit::CommitOptions;
+pub use options::compression::Compression;
 pub use options::database::{LogLayout, RecoveryProgress};
 pub use options::keyspace::{Durability, KeyspaceOptions};
 pub use state::scrubbing::ScrubStats;

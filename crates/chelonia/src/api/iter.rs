@@ -290,17 +290,7 @@ impl Iter {
                 }
                 return Ok(None);
             };
-            let found = match cursor.update() {
-                Update::Delete => None,
-                _ if part == Part::Key => Some(Found::Bare(Key::copy_from(key))),
-                Update::Put(value) => {
-                    let (key, value) = pair(key, value);
-                    Some(Found::Whole(key, value))
-                }
-                Update::PutLarge(large) => {
-                    Some(Found::Large(Key::copy_from(key), large, Arc::clone(view)))
-                }
-            };
+            let found = found(key, cursor.update(), part, view)?;
             if let Some(found) = found {
                 let key = found.key();
                 if hidden >= HIDDEN_MIN {
@@ -449,3 +439,17 @@ impl DoubleEndedIterator for Keys {
 }
 
 impl std::iter::FusedIterator for Keys {}
+
+/// The part of an entry that was asked for; `None` for a tombstone.
+fn found(key: &[u8], update: Update<'_>, part: Part, view: &Arc<View>) -> Result<Option<Found>> {
+    Ok(match update {
+        Update::Delete => None,
+        _ if part == Part::Key => Some(Found::Bare(Key::copy_from(key))),
+        Update::Put(value) => {
+            let (key, value) = pair(key, value);
+            Some(Found::Whole(key, value))
+        }
+        Update::PutCompressed(value) => Some(Found::Whole(Key::copy_from(key), value.to_value()?)),
+        Update::PutLarge(large) => Some(Found::Large(Key::copy_from(key), large, Arc::clone(view))),
+    })
+}

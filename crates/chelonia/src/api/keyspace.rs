@@ -9,6 +9,7 @@ use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::engine::{EngineOptions, LiveOptions};
 use crate::integrity::verify::VerifyReport;
 use crate::options::commit::CommitOptions;
+use crate::options::compression::Compression;
 use crate::runtime::sync::Arc;
 use crate::state::keyspace::KeyspaceCore;
 use crate::write::writes::Write;
@@ -429,6 +430,40 @@ impl Keyspace {
     /// `NotFound` if the keyspace was dropped; `ReadOnly`.
     pub fn set_live_options(&self, options: impl Into<LiveOptions>) -> Result<()> {
         self.handle.keyspaces().set_live_options(&self.core, options.into())
+    }
+
+    /// How the values of new runs are stored.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// assert_eq!(people.compression(), chelonia::Compression::None);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    #[must_use]
+    pub fn compression(&self) -> Compression {
+        self.core.compression.mode()
+    }
+
+    /// Changes how values are stored: from now on by flushes and merges, so that what is there
+    /// changes as it is merged. Stored with the next checkpoint, at the latest with the close.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// # use chelonia::Compression;
+    /// people.set_compression(Compression::Fast)?;
+    /// assert_eq!(people.compression(), Compression::Fast);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the engine has no compression; `NotFound` if the keyspace was dropped;
+    /// `ReadOnly`.
+    pub fn set_compression(&self, compression: Compression) -> Result<()> {
+        self.handle.keyspaces().set_compression(&self.core, compression)
     }
 
     fn iter_over(&self, range: KeyRange) -> Iter {

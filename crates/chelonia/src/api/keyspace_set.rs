@@ -4,6 +4,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::KeyspaceId;
 use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX};
 use crate::engine::LiveOptions;
+use crate::options::compression::Compression;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::recovery::open::new_keyspace;
 use crate::runtime::sync::{Arc, Ordering};
@@ -80,6 +81,15 @@ impl<'a> KeyspaceSet<'a> {
         Ok(())
     }
 
+    /// Changes how the values of new runs of a keyspace are stored.
+    pub fn set_compression(self, keyspace: &KeyspaceCore, compression: Compression) -> Result<()> {
+        self.core.check_write()?;
+        keyspace.check_exists()?;
+        keyspace.set_compression(compression)?;
+        self.core.counters.options_changed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Requests a distance, 0 to follow the budget.
     fn request_distance(self, keyspace: &KeyspaceCore, bytes: u64) {
         keyspace.distance.store(bytes, Ordering::Relaxed);
@@ -96,6 +106,9 @@ impl<'a> KeyspaceSet<'a> {
         let before = keyspace.stored_options();
         if let Some(live) = options.engine.and_then(|engine| engine.live()) {
             keyspace.set_live_options(live)?;
+        }
+        if let Some(compression) = options.compression {
+            keyspace.set_compression(compression)?;
         }
         if let Some(distance) = options.checkpoint_distance {
             self.request_distance(&keyspace, distance);

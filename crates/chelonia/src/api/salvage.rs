@@ -423,6 +423,11 @@ impl Salvaged for Rescue<'_> {
     fn update(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
         match update {
             Update::Put(value) => self.put(key, value),
+            Update::PutCompressed(value) => {
+                let mut decoded = Vec::new();
+                value.decode(&mut decoded)?;
+                self.put(key, &decoded)
+            }
             Update::PutLarge(large) => self.put_large(key, &large),
             Update::Delete => {
                 self.batch.remove(&self.keyspace, key);

@@ -7,6 +7,10 @@ use crate::base::codec::{Decoder, Sink, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
 
+mod compressed;
+
+pub use compressed::{COMPRESSED_VALUE_BYTES_MIN, Compressed, Dictionary, DictionaryId, NewValues};
+
 /// A reference to a large value: an extent of its own whose blocks carry `generation`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LargeRef {
@@ -51,6 +55,8 @@ pub const LARGE_REF_BYTES_MAX: usize = 2 * 10 + 2 * 5;
 pub enum Update<'a> {
     /// The key has this value.
     Put(&'a [u8]),
+    /// The key has this value, compressed. Only streams of runs have such updates.
+    PutCompressed(Compressed<'a>),
     /// The key has a large value, stored in an extent of its own.
     PutLarge(LargeRef),
     /// The key is deleted: a tombstone.
@@ -58,11 +64,12 @@ pub enum Update<'a> {
 }
 
 impl Update<'_> {
-    /// The user's bytes stored inline; a reference counts as 24.
+    /// The user's bytes that are inline, not compressed; a reference counts as 24.
     #[must_use]
     pub fn inline_bytes(&self) -> usize {
         match self {
             Update::Put(value) => value.len(),
+            Update::PutCompressed(value) => value.value_len(),
             Update::PutLarge(_) => LARGE_REF_COUNTED_BYTES,
             Update::Delete => 0,
         }
@@ -73,7 +80,7 @@ impl Update<'_> {
     pub fn large(&self) -> Option<LargeRef> {
         match self {
             Update::PutLarge(large) => Some(*large),
-            Update::Put(_) | Update::Delete => None,
+            Update::Put(_) | Update::PutCompressed(_) | Update::Delete => None,
         }
     }
 

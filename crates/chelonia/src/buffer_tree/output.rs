@@ -8,12 +8,13 @@
 
 use crate::base::error::Result;
 use crate::base::limits::KEY_BYTES_MAX;
-use crate::base::stream::{LargeRef, Update};
+use crate::base::stream::{LargeRef, NewValues, Update};
 use crate::buffer_tree::codec::{self, LEVEL_MAX};
 use crate::buffer_tree::counts::Ledger;
 use crate::buffer_tree::events::{Event, Events};
 use crate::buffer_tree::node::{Child, Node, NodeCache, Pivot};
 use crate::buffer_tree::source::{self, Source};
+use crate::engine::Work;
 use crate::memory::budget::{Charge, Use};
 use crate::merge::Merge;
 use crate::run::{Run, RunBuilder, RunOptions, RunRef, Totals, WasCached, weight};
@@ -28,20 +29,22 @@ pub struct Output<'t> {
     events: &'t Events,
     options: RunOptions,
     quota: &'t Quota<'t>,
+    values: NewValues<'t>,
     builders: Mutex<Vec<RunBuilder>>,
     ledger: Mutex<Ledger>,
 }
 
 impl<'t> Output<'t> {
-    /// Creates an empty output.
+    /// Creates an empty output of `work`.
     pub fn new(
         node_cache: &'t NodeCache,
         events: &'t Events,
         options: RunOptions,
-        quota: &'t Quota<'t>,
+        work: &Work<'t>,
     ) -> Self {
         let (builders, ledger) = (Mutex::default(), Mutex::default());
-        Self { node_cache, events, options, quota, builders, ledger }
+        let Work { quota, values, .. } = *work;
+        Self { node_cache, events, options, quota, values, builders, ledger }
     }
 
     /// Creates an output that continues after another one, whose records are `ledger`.
@@ -79,6 +82,7 @@ impl<'t> Output<'t> {
         let mut builder =
             recycled.unwrap_or_else(|| RunBuilder::new(self.node_cache.storage(), self.options));
         builder.set_bits_per_key(bits_per_key);
+        builder.set_values(self.values);
         RunWriter { builder, output: self }
     }
 

@@ -49,7 +49,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::{Direction, KeyRange};
 pub use crate::base::stream::Found;
-use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
+use crate::base::stream::{LargeRef, NewValues, SortedStream, SortedUpdates, Update};
 use crate::memory::epoch::Guard;
 use crate::runtime::sync::Arc;
 use crate::runtime::workers::Workers;
@@ -393,6 +393,8 @@ pub struct Work<'a> {
     pub progress: &'a (dyn Fn(u64) + Sync),
     /// Disk space that it may allocate.
     pub quota: &'a Quota<'a>,
+    /// How the values of new runs are stored. Engines without runs ignore it.
+    pub values: NewValues<'a>,
 }
 
 /// Receives the entries found by `salvage`.

@@ -163,7 +163,9 @@ impl Core {
             return Ok(false);
         };
         let quota = self.quota_beside_flushes(self.kept_bytes());
-        let work = Work { workers: &share.workers, progress: &|_| {}, quota: &quota };
+        let dictionary = keyspace.compression.current();
+        let values = keyspace.compression.values(dictionary.as_ref());
+        let work = Work { workers: &share.workers, progress: &|_| {}, quota: &quota, values };
         // Holds what the job reads, until after its end.
         let _held = keyspace.latest.lock().version.clone();
         let Some(mut job) = keyspace.engine.plan(&work)? else { return Ok(false) };
@@ -218,7 +220,9 @@ impl Core {
             return Ok(false);
         }
         let quota = quota();
-        let work = Work { workers: &self.workers, progress: &|_| {}, quota: &quota };
+        let dictionary = keyspace.compression.current();
+        let values = keyspace.compression.values(dictionary.as_ref());
+        let work = Work { workers: &self.workers, progress: &|_| {}, quota: &quota, values };
         let Some(absorbed) = keyspace.engine.reclaim(&work)? else { return Ok(false) };
         self.publish_job(keyspace, absorbed)?;
         self.refresh_backlog();

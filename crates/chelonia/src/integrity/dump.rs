@@ -67,6 +67,7 @@ fn options(keyspace: &KeyspaceCore, out: &mut dyn DumpVisitor) -> Result<()> {
         ("filter", DumpField::Word(&filter)),
         ("filter_bits_per_key", DumpField::Number(stored.filter_bits_per_key.into())),
         ("checkpoint_distance", DumpField::number(stored.checkpoint_distance)),
+        ("compression", DumpField::Word(stored.compression.name())),
     ];
     match stored.engine {
         EngineOptions::Turtle(options) => fields.extend([

@@ -9,6 +9,7 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::engine::EngineStats;
 use crate::log::Log;
 use crate::memory::budget::Use;
+use crate::options::compression::Compression;
 use crate::runtime::sync::{Arc, Ordering};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
@@ -184,6 +185,8 @@ pub struct KeyspaceStats {
     pub name: String,
     /// Its engine's name.
     pub engine: &'static str,
+    /// How the values of new runs are stored.
+    pub compression: Compression,
     /// Its memtables, in bytes.
     pub memtable_bytes: u64,
     /// The effective checkpoint distance, in bytes of updates; see
@@ -329,6 +332,7 @@ impl Core {
         KeyspaceStats {
             name: keyspace.name.clone(),
             engine: keyspace.stored.engine.kind().name(),
+            compression: keyspace.compression.mode(),
             memtable_bytes: active + immutable,
             checkpoint_distance_bytes: self.governor.checkpoint_distance(asked, keyspace.density()),
             checkpoint_distance_set_bytes: Some(asked).filter(|asked| *asked != 0),

@@ -10,6 +10,7 @@ use crate::Result;
 use crate::base::error::Error;
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::BLOCK_BYTES;
+use crate::base::stream::{Compressed, Dictionary, Update};
 use crate::engine::EngineKind;
 use crate::engines;
 use crate::log;
@@ -48,7 +49,7 @@ pub struct DecoderOfFiles {
 #[must_use]
 pub fn decoders() -> Vec<DecoderOfFiles> {
     let of_files = [decoders_of_data(), decoders_of_logs(), decoders_of_structure()];
-    [of_files.concat(), decoders_of_homes()].concat()
+    [of_files.concat(), decoders_of_homes(), decoders_of_compressed()].concat()
 }
 
 fn unsealed(_: &mut [u8]) {}
@@ -156,6 +157,29 @@ fn decoders_of_homes() -> Vec<DecoderOfFiles> {
     ]
 }
 
+fn decoders_of_compressed() -> Vec<DecoderOfFiles> {
+    vec![
+        DecoderOfFiles {
+            name: "dictionary",
+            seal: unsealed,
+            decode: |bytes| drop(run::decode_dictionary(bytes)),
+        },
+        DecoderOfFiles {
+            name: "compressed value",
+            seal: unsealed,
+            decode: |bytes| {
+                let dictionary = dictionary();
+                drop(Compressed::new(bytes, &dictionary).and_then(Compressed::to_value));
+            },
+        },
+    ]
+}
+
+/// The dictionary that compressed values are taken to need.
+fn dictionary() -> Dictionary {
+    Dictionary::new(b"a dictionary of some run".to_vec())
+}
+
 /// Reads a page with a fixed place in every way there is, with zeros behind `bytes`.
 fn page(bytes: &[u8]) {
     let mut whole = bytes.to_vec();
@@ -203,12 +227,19 @@ fn sorted(bytes: &[u8], kind: BlockKind) {
         }
         let block = run::block::SortedBlock::parse(&joined, kind)?;
         let count = block.layout().count();
+        let dictionary = dictionary();
         for index in 0..count {
             let entry = block.entry(index)?;
             let behind = bytes.get(BLOCK_BYTES..).unwrap_or_default().chunks_exact(BLOCK_BYTES);
-            match entry.overflow {
-                0 => drop(entry.update(block.bytes())),
-                _ => drop(entry.gather(block.bytes(), behind, &mut Vec::new())),
+            let mut payload = Vec::new();
+            let update = match entry.overflow {
+                0 => entry.update(block.bytes(), Some(&dictionary)),
+                _ => entry
+                    .gather(block.bytes(), behind, &mut payload)
+                    .and_then(|()| entry.update_with(&payload, Some(&dictionary))),
+            };
+            if let Ok(Update::PutCompressed(value)) = update {
+                drop(value.to_value());
             }
             block.head(index);
         }

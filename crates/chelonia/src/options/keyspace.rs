@@ -11,6 +11,7 @@ use crate::engine::{
 use crate::engines::EngineContext;
 use crate::filters::FilterKind;
 use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, BITS_PER_KEY_MAX};
+use crate::options::compression::Compression;
 use crate::run::RunOptions;
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
@@ -40,6 +41,7 @@ pub struct KeyspaceOptions {
     pub(crate) filter: Option<FilterKind>,
     pub(crate) filter_bits_per_key: Option<u32>,
     pub(crate) checkpoint_distance: Option<u64>,
+    pub(crate) compression: Option<Compression>,
 }
 
 /// The range of [`KeyspaceOptions::filter_bits_per_key`].
@@ -126,6 +128,23 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Sets how values are stored (default [`Compression::None`]). Can be changed at any time
+    /// ([`crate::Keyspace::set_compression`]); it is for engines turtle, autumn and splinter.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # use chelonia::{Compression, KeyspaceOptions};
+    /// let options = KeyspaceOptions::new().compression(Compression::Fast);
+    /// let documents = database.keyspace("documents", options)?;
+    /// assert_eq!(documents.compression(), Compression::Fast);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = Some(compression);
+        self
+    }
+
     /// The options of an existing keyspace, for a copy of it.
     pub(crate) fn as_stored(stored: &StoredOptions) -> Self {
         Self {
@@ -133,6 +152,7 @@ impl KeyspaceOptions {
             filter: Some(stored.filter),
             filter_bits_per_key: Some(stored.filter_bits_per_key),
             checkpoint_distance: stored.checkpoint_distance,
+            compression: Some(stored.compression),
         }
     }
 
@@ -151,8 +171,12 @@ impl KeyspaceOptions {
     /// The options of a new keyspace.
     pub(crate) fn for_new(&self) -> Result<StoredOptions> {
         self.check()?;
+        let engine = self.engine.unwrap_or_else(|| EngineKind::default().into()).for_new();
+        let compression = self.compression.unwrap_or_default();
+        check_compression(engine.kind(), compression)?;
         Ok(StoredOptions {
-            engine: self.engine.unwrap_or_else(|| EngineKind::default().into()).for_new(),
+            engine,
+            compression,
             filter: self.filter.unwrap_or_default(),
             filter_bits_per_key: self.filter_bits_per_key.unwrap_or(BITS_PER_KEY_DEFAULT),
             checkpoint_distance: self.checkpoint_distance,
@@ -162,6 +186,7 @@ impl KeyspaceOptions {
     /// Fails if a fixed option contradicts the stored one.
     pub(crate) fn check_existing(&self, stored: &StoredOptions, name: &str) -> Result<()> {
         self.check()?;
+        check_compression(stored.engine.kind(), self.compression.unwrap_or_default())?;
         let differs = |what: &str, asked: &dyn std::fmt::Debug, is: &dyn std::fmt::Debug| {
             Some(format!("{what} is {is:?} and cannot be changed to {asked:?}"))
         };
@@ -183,11 +208,26 @@ impl KeyspaceOptions {
     }
 }
 
+/// Fails if an engine cannot store values so.
+pub(crate) fn check_compression(engine: EngineKind, compression: Compression) -> Result<()> {
+    if compression == Compression::None {
+        return Ok(());
+    }
+    match engine {
+        EngineKind::Turtle | EngineKind::Autumn | EngineKind::Splinter => Ok(()),
+        EngineKind::Treeline | EngineKind::Bminus => Err(Error::invalid(format!(
+            "engine {engine:?} updates values in place and does not compress them; compression \
+             is for turtle, autumn and splinter"
+        ))),
+    }
+}
+
 /// The stored options of a keyspace, as in the catalog.
 ///
 /// ```text
 /// varint  version of this layout: 1, 2 for an engine with levels, 3 for `space_percent`, 4 for
-///         an engine with groups of pages, 5 for one with pages that have fixed places
+///         an engine with groups of pages, 5 for one with pages that have fixed places; 16 more
+///         if values are compressed: then the number of the compression comes last
 /// varint  engine number
 /// varint  filter number
 /// varint  filter bits per key
@@ -219,6 +259,7 @@ pub(crate) struct StoredOptions {
     pub filter: FilterKind,
     pub filter_bits_per_key: u32,
     pub checkpoint_distance: Option<u64>,
+    pub compression: Compression,
 }
 
 /// The versions of the layout above.
@@ -231,6 +272,9 @@ const LAYOUT_SPACE: u64 = 3;
 const LAYOUT_PAGES: u64 = 4;
 /// See [`LAYOUT`].
 const LAYOUT_HOMES: u64 = 5;
+
+/// Flag in the version: values are compressed.
+const COMPRESSED: u64 = 16;
 
 /// Space of a leaf of engine splinter in layout 1, in percent. The default may change, this not.
 const SPACE_PERCENT_OF_LAYOUT: u32 = 160;
@@ -263,9 +307,10 @@ impl StoredOptions {
             EngineOptions::Treeline(_) => (LAYOUT_PAGES, None, None),
             EngineOptions::Bminus(_) => (LAYOUT_HOMES, None, None),
         };
+        let is_compressed = self.compression != Compression::None;
         let mut out = Vec::new();
         for value in [
-            layout,
+            layout | if is_compressed { COMPRESSED } else { 0 },
             u64::from(self.engine.kind().number()),
             u64::from(self.filter.number()),
             u64::from(self.filter_bits_per_key),
@@ -287,14 +332,18 @@ impl StoredOptions {
             EngineOptions::Bminus(options) => put_homes(&mut out, options),
             EngineOptions::Turtle(_) | EngineOptions::Splinter(_) => {}
         }
+        if is_compressed {
+            put_varint(&mut out, self.compression.number().into());
+        }
         out
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut decoder = Decoder::new(bytes, "keyspace options");
-        let layout = decoder.varint()?;
+        let version = decoder.varint()?;
+        let (layout, is_compressed) = (version & !COMPRESSED, version & COMPRESSED != 0);
         if layout > LAYOUT_HOMES {
-            let text = format!("the options of a keyspace are of a newer layout, {layout}");
+            let text = format!("the options of a keyspace are of a newer layout, {version}");
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         if layout == 0 {
@@ -341,11 +390,21 @@ impl StoredOptions {
             (EngineKind::Bminus, LAYOUT_HOMES) if has_no_shape => take_homes(&mut decoder)?.into(),
             _ => return Err(out_of_range),
         };
+        let compression = if is_compressed { decoder.varint()? } else { 0 };
         decoder.finish()?;
+        let compression = Compression::from_number(compression).ok_or_else(|| {
+            let text = "the values of a keyspace are compressed in a newer way";
+            Error::new(ErrorKind::Unsupported, text)
+        })?;
+        let is_possible = check_compression(engine.kind(), compression).is_ok()
+            && is_compressed == (compression != Compression::None);
+        if !is_possible {
+            return Err(out_of_range);
+        }
         if engine.check().is_err() || !FILTER_BITS.contains(&filter_bits_per_key) {
             return Err(out_of_range);
         }
-        Ok(Self { engine, filter, filter_bits_per_key, checkpoint_distance })
+        Ok(Self { engine, filter, filter_bits_per_key, checkpoint_distance, compression })
     }
 }
 
@@ -423,7 +482,15 @@ mod tests {
             filter: FilterKind::Quotient,
             filter_bits_per_key: 12,
             checkpoint_distance: Some(9_000),
+            compression: Compression::None,
         };
+        let compressed = StoredOptions { compression: Compression::Fast, ..stored.clone() };
+        let mut bytes = compressed.encode();
+        assert_eq!(StoredOptions::decode(&bytes).unwrap(), compressed);
+        for (number, kind) in [(99, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)] {
+            *bytes.last_mut().unwrap() = number;
+            assert_eq!(StoredOptions::decode(&bytes).err().unwrap().kind(), kind);
+        }
         let levels = LevelOptions::new().size_ratio(3).dynamic_sizes(true);
         let engine = AutumnOptions::new().table_bytes(8 << 10).levels(levels).into();
         let leveled = StoredOptions { engine, ..stored.clone() };
@@ -463,6 +530,7 @@ mod tests {
             filter: FilterKind::Bloom,
             filter_bits_per_key: 16,
             checkpoint_distance: None,
+            compression: Compression::None,
         };
         let (unset, low) = (of(None), of(Some(120)));
         assert_eq!(unset.encode(), of(Some(160)).encode());

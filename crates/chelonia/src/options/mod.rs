@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `database` | of a database: given to each open by `api/builder.rs`, never stored |
 //! | `keyspace` | of a keyspace: stored in the catalog, with those of its engine |
+//! | `compression` | how values are stored |
 //! | `commit` | of one commit |
 //!
 //! `engine/options.rs` has the options of engines. `StoredOptions` in `options/keyspace.rs` encodes
@@ -11,5 +12,6 @@
 //! one.
 
 pub mod commit;
+pub mod compression;
 pub mod database;
 pub mod keyspace;

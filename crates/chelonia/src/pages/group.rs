@@ -220,7 +220,7 @@ impl Group {
         let find = |bytes: &[u8]| -> Result<Option<RunHit>> {
             let block = SortedBlock::parse(bytes, BlockKind::Data)?;
             let Some(entry) = block.find(key)? else { return Ok(None) };
-            entry.update(block.bytes()).map(|update| Some(RunHit::from(update)))
+            entry.update(block.bytes(), None)?.try_into().map(Some)
         };
         let found = match blocks {
             [block] => find(block),

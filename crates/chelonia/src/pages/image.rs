@@ -96,6 +96,9 @@ impl PageBuilder {
                 large.encode(&mut self.payload);
                 self.block.add_within(size, key, EntryKind::Large, &self.payload)?
             }
+            Update::PutCompressed(_) => {
+                return Err(Error::internal("a compressed value came to a page"));
+            }
             Update::Put(_) => return Err(Error::internal("a value is too large for a page")),
             Update::Delete => return Err(Error::internal("a tombstone came to a page")),
         };

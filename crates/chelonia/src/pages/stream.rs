@@ -55,7 +55,7 @@ impl PageStream {
             let Some(page) = page else { return Ok(()) };
             self.page = page;
             let bytes = self.pages.bytes(page);
-            let entered = self.steps.enter(bytes, &self.range, self.direction);
+            let entered = self.steps.enter((bytes, None), &self.range, self.direction);
             let entered = entered.map_err(|error| self.pages.blame(page, error))?;
             if entered.last {
                 self.rest = 0..0;
@@ -94,15 +94,15 @@ impl SortedStream for PageStream {
 
     #[inline]
     fn update(&self) -> Update<'_> {
-        self.steps.update(self.pages.bytes(self.page))
+        self.steps.update(self.pages.bytes(self.page), None)
     }
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
         let bytes = self.pages.bytes(self.page);
         let stepped = match self.direction {
-            Direction::Ascending => self.steps.step_checked(bytes),
-            Direction::Descending => self.steps.step(bytes, self.direction),
+            Direction::Ascending => self.steps.step_checked((bytes, None)),
+            Direction::Descending => self.steps.step((bytes, None), self.direction),
         };
         match stepped {
             Ok(true) => Ok(()),

@@ -334,7 +334,9 @@ impl RecordCache {
         }
         let value = match update {
             Update::Put(value) if bytes_of(name.key, value) <= RECORD_BYTES_MAX => Some(value),
-            Update::Put(_) | Update::PutLarge(_) | Update::Delete => None,
+            Update::Put(_) | Update::PutCompressed(_) | Update::PutLarge(_) | Update::Delete => {
+                None
+            }
         };
         if let Some(value) = value {
             self.make_room(writer, bytes_of(name.key, value), guard);

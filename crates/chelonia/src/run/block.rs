@@ -33,7 +33,8 @@
 //!                     varint  rest << 2 | kind     rest = key length - prefix length
 //!                     bytes   the key after prefix and head (none if rest <= 4)
 //!                     bytes   payload: kind 0 the value; kind 1 (tombstone) nothing;
-//!                             kind 2 a reference to a large value
+//!                             kind 2 a reference to a large value; kind 3 a compressed
+//!                             value (`base/stream/compressed.rs`)
 //! ```
 //!
 //! If all entries of a span are *alike* (of one kind, with keys of one length and payloads of one
@@ -66,7 +67,7 @@ use crate::base::error::{Error, Result};
 use crate::base::limits::{
     BLOCK_BYTES, INLINE_ENTRY_BYTES_MAX, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN,
 };
-use crate::base::stream::{LargeRef, Update};
+use crate::base::stream::{Compressed, Dictionary, LargeRef, Update};
 use crate::kernels::heads::HEAD_BYTES;
 use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind};
 use overflow::Overflow;
@@ -123,6 +124,8 @@ pub enum EntryKind {
     Tombstone = 1,
     /// The payload is a [`LargeRef`].
     Large = 2,
+    /// The payload is a compressed value.
+    Compressed = 3,
 }
 
 /// The length in bytes of a joined span.
@@ -317,7 +320,7 @@ impl Word {
             0 => EntryKind::Value,
             1 => EntryKind::Tombstone,
             2 => EntryKind::Large,
-            _ => return Err(damaged("an entry has an unknown kind")),
+            _ => EntryKind::Compressed,
         };
         match usize::try_from(word >> 2) {
             Ok(rest_len) if rest_len + prefix_len <= KEY_BYTES_MAX => {
@@ -359,22 +362,36 @@ impl Entry {
         if is_large { Err(damaged("an inline value is too large")) } else { Ok(()) }
     }
 
-    /// The update of an entry that does not overflow. Fails if it does, or if a reference to a
-    /// large value does not decode.
+    /// The update of an entry that does not overflow. Fails if it does, or as
+    /// [`Entry::update_with`].
     #[inline]
-    pub fn update<'a>(&self, bytes: &'a [u8]) -> Result<Update<'a>> {
+    pub fn update<'a>(
+        &self,
+        bytes: &'a [u8],
+        dictionary: Option<&'a Dictionary>,
+    ) -> Result<Update<'a>> {
         if self.overflow > 0 {
             return Err(damaged("an entry goes on in blocks that its index entry does not name"));
         }
-        self.update_with(&bytes[self.payload..self.end])
+        self.update_with(&bytes[self.payload..self.end], dictionary)
     }
 
-    /// The update of an entry with this payload. Fails if a reference to a large value does not
-    /// decode.
+    /// The update of an entry with this payload, in a run with this dictionary. Fails if a
+    /// reference to a large value does not decode, or a compressed value says to have no possible
+    /// length, or has no dictionary.
     #[inline]
-    pub fn update_with<'a>(&self, payload: &'a [u8]) -> Result<Update<'a>> {
+    pub fn update_with<'a>(
+        &self,
+        payload: &'a [u8],
+        dictionary: Option<&'a Dictionary>,
+    ) -> Result<Update<'a>> {
         match self.kind {
             EntryKind::Value => Ok(Update::Put(payload)),
+            EntryKind::Compressed => {
+                let missing = || damaged("a value is compressed in a run without a dictionary");
+                let dictionary = dictionary.ok_or_else(missing)?;
+                Compressed::new(payload, dictionary).map(Update::PutCompressed)
+            }
             EntryKind::Tombstone if payload.is_empty() => Ok(Update::Delete),
             EntryKind::Tombstone => Err(damaged("a tombstone has a value")),
             EntryKind::Large => {

@@ -1,9 +1,9 @@
 //! Runs: immutable sorted sequences of entries, each in one extent of the data file.
 //!
 //! ```text
-//!   extent   [ data spans ......... ][ index blocks ][ filter blocks ][ large-ref blocks ]
-//!             ascending entries       separators      one block per    extents of large
-//!             (Data, DataMore,        (root last)     probe            values referred to
+//!   extent   [ data spans ....... ][ index blocks ][ filter blocks ][ large refs ][ dictionary ]
+//!             ascending entries     separators      one block per    extents of    of compressed
+//!             (Data, DataMore,      (root last)     probe            large values  values
 //!              DataOverflow)
 //! ```
 //!
@@ -27,6 +27,7 @@
 //! | --- | --- |
 //! | `block` | the sorted block: layout and search |
 //! | `reference` | [`RunRef`] |
+//! | `dictionary` | the dictionary at the end of a run |
 //! | `large_list` | the list of large values at the end of a run |
 //! | `opened` | [`OpenRuns`]: the open runs of an engine |
 //! | `build` | [`RunBuilder`]: sorted blocks laid out, index, filter, one extent written |
@@ -36,6 +37,7 @@
 
 pub mod block;
 mod build;
+mod dictionary;
 mod large_list;
 mod opened;
 mod read;
@@ -43,6 +45,7 @@ mod reference;
 mod totals;
 
 pub use build::{Added, BlockBuilder, RunBuilder, RunOptions, WasCached};
+pub use dictionary::DICTIONARY_BYTES_MAX;
 pub use opened::OpenRuns;
 pub use read::{
     Candidate, Candidates, FilterState, RangesStream, Run, RunCursor, RunFilter, RunHit, RunPart,
@@ -58,6 +61,13 @@ pub use build::{blocks::Blocks, index::IndexBuilder};
 #[cfg(feature = "internals")]
 pub fn decode_large_list(bytes: &[u8]) -> crate::base::error::Result<()> {
     large_list::decode(bytes, &mut |_| Ok(()))
+}
+
+/// Decodes the block of a dictionary. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_dictionary(bytes: &[u8]) -> crate::base::error::Result<()> {
+    let name = crate::base::stream::DictionaryId(0);
+    dictionary::decode(bytes, name).map(drop)
 }
 
 #[cfg(test)]

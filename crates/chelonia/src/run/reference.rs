@@ -3,6 +3,7 @@
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
+use crate::base::stream::DictionaryId;
 use crate::filters::FilterSpec;
 use crate::run::block::SPAN_BLOCKS_MAX;
 use crate::run::totals::{COUNT_MAX, Totals};
@@ -27,10 +28,16 @@ impl BlockSpan {
 /// Maximum number of index levels: each has at most half as many spans as the one below.
 pub const INDEX_LEVELS_MAX: u8 = 32;
 
+/// Flag in the byte of `index_levels`: the run has a dictionary.
+const HAS_DICTIONARY: u8 = 0x80;
+
+const _: () = assert!(INDEX_LEVELS_MAX < HAS_DICTIONARY);
+
 /// A reference to a run: its location, layout and totals.
 ///
 /// Encoded as varints in the order of the fields, except that `index_levels` and `root_blocks` are
-/// one byte each and the filter has its own encoding ([`FilterSpec::encode`]).
+/// one byte each and the filter has its own encoding ([`FilterSpec::encode`]). If there is a
+/// dictionary, `index_levels` is 128 more, and the eight bytes of its name come last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunRef {
     /// The blocks.
@@ -47,13 +54,15 @@ pub struct RunRef {
     pub root_blocks: u8,
     /// The filter, after the index.
     pub filter: FilterSpec,
-    /// Blocks that list large values, at the end.
+    /// Blocks that list large values, after the filter.
     pub large_blocks: u32,
+    /// The dictionary of its compressed values, if it has any: one block, at the end.
+    pub dictionary: Option<DictionaryId>,
     /// Entries, tombstones included.
     pub entries: u64,
     /// Tombstones.
     pub tombstones: u64,
-    /// Key and inline value bytes.
+    /// Bytes of keys and of inline values before they were compressed.
     pub user_bytes: u64,
 }
 
@@ -78,6 +87,18 @@ impl RunRef {
         self.filter_start().saturating_add(self.filter.blocks())
     }
 
+    /// The number of blocks of the dictionary.
+    #[must_use]
+    pub fn dictionary_blocks(&self) -> u32 {
+        u32::from(self.dictionary.is_some())
+    }
+
+    /// The block of the dictionary, if there is one.
+    #[must_use]
+    pub fn dictionary_start(&self) -> u32 {
+        self.large_start().saturating_add(self.large_blocks)
+    }
+
     /// The totals of the run.
     #[must_use]
     pub fn totals(&self) -> Totals {
@@ -91,30 +112,41 @@ impl RunRef {
         put_varint(out, self.generation.0);
         put_varint(out, u64::from(self.data_blocks));
         put_varint(out, u64::from(self.index_blocks));
-        out.extend([self.index_levels, self.root_blocks]);
+        let flag = if self.dictionary.is_some() { HAS_DICTIONARY } else { 0 };
+        out.extend([self.index_levels | flag, self.root_blocks]);
         self.filter.encode(out);
         put_varint(out, u64::from(self.large_blocks));
         put_varint(out, self.entries);
         put_varint(out, self.tombstones);
         put_varint(out, self.user_bytes);
+        if let Some(dictionary) = self.dictionary {
+            out.extend(dictionary.0.to_le_bytes());
+        }
     }
 
     /// Decodes a reference; the parts must fill the extent exactly.
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let (start, blocks) = (decoder.varint()?, decoder.varint_u32()?);
-        let reference = Self {
+        let generation = Generation(decoder.varint()?);
+        let (data_blocks, index_blocks) = (decoder.varint_u32()?, decoder.varint_u32()?);
+        let levels = decoder.u8()?;
+        let mut reference = Self {
             extent: Extent::new(start, blocks),
-            generation: Generation(decoder.varint()?),
-            data_blocks: decoder.varint_u32()?,
-            index_blocks: decoder.varint_u32()?,
-            index_levels: decoder.u8()?,
+            generation,
+            data_blocks,
+            index_blocks,
+            index_levels: levels & !HAS_DICTIONARY,
             root_blocks: decoder.u8()?,
             filter: FilterSpec::decode(decoder)?,
             large_blocks: decoder.varint_u32()?,
             entries: decoder.varint()?,
             tombstones: decoder.varint()?,
             user_bytes: decoder.varint()?,
+            dictionary: None,
         };
+        if levels & HAS_DICTIONARY != 0 {
+            reference.dictionary = Some(DictionaryId(decoder.u64()?));
+        }
         if let Some(reason) = reference.contradiction() {
             return Err(decoder.damaged(reason));
         }
@@ -123,7 +155,13 @@ impl RunRef {
 
     /// The reason why this cannot be the reference of a run, if there is one.
     fn contradiction(&self) -> Option<&'static str> {
-        let parts = [self.data_blocks, self.index_blocks, self.filter.blocks(), self.large_blocks];
+        let parts = [
+            self.data_blocks,
+            self.index_blocks,
+            self.filter.blocks(),
+            self.large_blocks,
+            self.dictionary_blocks(),
+        ];
         let sum: u64 = parts.iter().map(|blocks| u64::from(*blocks)).sum();
         let root = u32::from(self.root_blocks);
         let has_index = self.index_blocks > 0;
@@ -169,7 +207,14 @@ mod tests {
             entries: 15_500,
             tombstones: 12,
             user_bytes: 1 << 40,
+            dictionary: None,
         }
+    }
+
+    fn with_dictionary() -> RunRef {
+        let mut reference = sample();
+        reference.extent.blocks += 1;
+        RunRef { dictionary: Some(DictionaryId(u64::MAX - 7)), ..reference }
     }
 
     fn decode(bytes: &[u8]) -> Result<RunRef> {
@@ -180,19 +225,22 @@ mod tests {
 
     #[test]
     fn references_come_back() {
-        let reference = sample();
-        let mut bytes = Vec::new();
-        reference.encode(&mut bytes);
-        assert_eq!(decode(&bytes).unwrap(), reference);
-        assert_eq!(reference.root(), BlockSpan { first: 506, blocks: 1 });
-        for cut in 0..bytes.len() {
-            assert!(decode(&bytes[..cut]).is_err());
+        assert_eq!(with_dictionary().dictionary_start(), 520);
+        for reference in [sample(), with_dictionary()] {
+            let mut bytes = Vec::new();
+            reference.encode(&mut bytes);
+            assert_eq!(decode(&bytes).unwrap(), reference);
+            assert_eq!(reference.root(), BlockSpan { first: 506, blocks: 1 });
+            for cut in 0..bytes.len() {
+                assert!(decode(&bytes[..cut]).is_err());
+            }
         }
     }
 
     #[test]
     fn contradictions_are_refused() {
-        let wrongs: [fn(&mut RunRef); 11] = [
+        let wrongs: [fn(&mut RunRef); 12] = [
+            |r| r.dictionary = Some(DictionaryId(1)),
             |r| r.extent.blocks += 1,
             |r| r.data_blocks = 0,
             |r| r.entries = 0,

@@ -13,11 +13,13 @@
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::stream::SortedUpdates;
+use crate::compress::ValueCompression;
 use crate::engine::{Engine, EngineOptions, LiveOptions, OwnedExtent};
 use crate::memory::budget::{Charge, Use};
 use crate::memory::epoch::EpochCell;
 use crate::memtable::SortedBatch;
-use crate::options::keyspace::StoredOptions;
+use crate::options::compression::Compression;
+use crate::options::keyspace::{StoredOptions, check_compression};
 use crate::records::CacheEpoch;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::state::jobs::Jobs;
@@ -50,6 +52,8 @@ pub struct KeyspaceCore {
     density: Mutex<(u64, u64)>,
     /// The current options of its engine.
     pub engine_options: Mutex<EngineOptions>,
+    /// How the values of new runs are stored.
+    pub compression: ValueCompression,
     pub dropped: AtomicBool,
     /// Known ranges without live entries.
     pub empty_ranges: EmptyRanges,
@@ -150,6 +154,7 @@ impl KeyspaceCore {
             flushed: Flushed::default(),
             density: Mutex::new(DENSITY_USUAL),
             engine_options: Mutex::new(stored.engine),
+            compression: ValueCompression::new(stored.compression),
             stored,
             engine,
             lifetimes,
@@ -296,7 +301,15 @@ impl KeyspaceCore {
         let distance = self.distance.load(Ordering::Relaxed);
         let checkpoint_distance = Some(distance).filter(|distance| *distance != 0);
         let engine = *self.engine_options.lock();
-        StoredOptions { checkpoint_distance, engine, ..self.stored.clone() }
+        let compression = self.compression.mode();
+        StoredOptions { checkpoint_distance, engine, compression, ..self.stored.clone() }
+    }
+
+    /// Changes how the values of new runs are stored.
+    pub fn set_compression(&self, compression: Compression) -> Result<()> {
+        check_compression(self.stored.engine.kind(), compression)?;
+        self.compression.set(compression);
+        Ok(())
     }
 
     /// Changes options of its engine.

@@ -54,6 +54,8 @@ pub enum BlockKind {
     Delta = 10,
     /// The continuation of a value whose key is in an earlier block of a run.
     DataOverflow = 11,
+    /// The dictionary of a run's compressed values.
+    Dictionary = 12,
 }
 
 /// The seed of a block's checksum.

@@ -11,6 +11,7 @@
 //! | `data_file` | sealed reads and writes, superblock, catalog |
 //! | `extents`, `space` | free space; allocation of extents, growing and shrinking the file |
 //! | `cache` | verified blocks in memory |
+//! | `dictionaries` | the dictionaries of compressed values in memory |
 //! | `large` | values in extents of their own |
 //! | `slots` | slots of page groups that older versions still need |
 //! | `quota` | how much of the free space a piece of engine work may allocate |
@@ -36,6 +37,7 @@ mod blocks;
 pub mod cache;
 mod checkpoint;
 pub mod data_file;
+mod dictionaries;
 pub mod extents;
 pub mod io;
 mod large;
@@ -58,6 +60,7 @@ use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
 use data_file::catalog::{self, Catalog};
 use data_file::superblock::{Found, OPENS_MAX, Superblock, Superblocks};
 use data_file::{DataFile, DataFileStats};
+use dictionaries::Dictionaries;
 use io::{Access, Directory, File, IoFacts, LockGuard, OpenMode};
 use quota::Quotas;
 use slots::HeldSlots;
@@ -83,6 +86,7 @@ pub struct Storage {
     spare: Mutex<Option<Extent>>,
     quotas: Quotas,
     held_slots: HeldSlots,
+    dictionaries: Dictionaries,
     buffers: Arc<Buffers>,
 }
 
@@ -214,6 +218,7 @@ impl Storage {
             spare: Mutex::new(None),
             quotas: Quotas::default(),
             held_slots: HeldSlots::new(budget),
+            dictionaries: Dictionaries::new(budget),
             buffers: Buffers::new(budget),
         });
         Ok(Opened { storage, superblock, catalog })
@@ -229,6 +234,12 @@ impl Storage {
     #[must_use]
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// The dictionaries in memory.
+    #[must_use]
+    pub fn dictionaries(&self) -> &Dictionaries {
+        &self.dictionaries
     }
 
     /// The epochs of the database; all its guards belong to them.

@@ -171,7 +171,7 @@ impl View {
         let name = Name { of: epoch, key, hash: storage.key_hash(key) };
         records.prefetch(name, guard);
         match self.look_in_buffers(key, at) {
-            Some(Lookup::Found(update, _)) => return Ok(own(update)),
+            Some(Lookup::Found(update, _)) => return own(update),
             Some(Lookup::Pruned) => return Ok(Looked::Overwritten),
             Some(Lookup::Absent) | None => {}
         }
@@ -225,7 +225,7 @@ impl View {
             }
             let name = Name { of: epoch, key, hash: *hash };
             match self.look_in_buffers(name.key, at) {
-                Some(Lookup::Found(update, _)) => match own(update) {
+                Some(Lookup::Found(update, _)) => match own(update)? {
                     Looked::Value(value) => values[index] = Some(value),
                     Looked::Large(reference) => large.push((index, reference)),
                     Looked::Absent | Looked::Overwritten | Looked::OnDevice(_) => {}
@@ -301,12 +301,13 @@ impl View {
 }
 
 /// Copies the value of an update for the reader.
-fn own(update: Update<'_>) -> Looked {
-    match update {
+fn own(update: Update<'_>) -> Result<Looked> {
+    Ok(match update {
         Update::Put(value) => Looked::Value(Value::copy_from(value)),
+        Update::PutCompressed(value) => Looked::Value(value.to_value()?),
         Update::PutLarge(large) => Looked::Large(large),
         Update::Delete => Looked::Absent,
-    }
+    })
 }
 
 impl From<Found> for Looked {

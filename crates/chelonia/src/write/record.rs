@@ -32,6 +32,7 @@ pub fn begin(out: &mut impl Sink, entries: usize) {
 pub fn push(out: &mut impl Sink, keyspace: KeyspaceId, key: &[u8], update: Update<'_>) {
     let kind = match update {
         Update::Put(_) => KIND_PUT,
+        Update::PutCompressed(_) => unreachable!("only streams of runs have compressed values"),
         Update::Delete => KIND_DELETE,
         Update::PutLarge(_) => KIND_LARGE,
     };
@@ -39,7 +40,7 @@ pub fn push(out: &mut impl Sink, keyspace: KeyspaceId, key: &[u8], update: Updat
     put_bytes(out, key);
     match update {
         Update::Put(value) => put_bytes(out, value),
-        Update::Delete => {}
+        Update::PutCompressed(_) | Update::Delete => {}
         Update::PutLarge(large) => large.encode(out),
     }
 }
@@ -138,7 +139,7 @@ mod tests {
             push(&mut payload, keyspace, key, update);
             let value_bytes = match update {
                 Update::Put(value) => value.len(),
-                Update::PutLarge(_) | Update::Delete => 0,
+                Update::PutCompressed(_) | Update::PutLarge(_) | Update::Delete => 0,
             };
             let framed = payload.len() - before;
             assert!(framed <= key.len() + value_bytes + FRAME_BYTES_MAX);

@@ -8,6 +8,7 @@
 
 mod arguments;
 mod bad_files;
+mod compression;
 mod crowds;
 mod damage;
 mod double_open;

@@ -5,7 +5,7 @@ use super::world::{Item, Model, Report, Tried, Updates, World, check_scans};
 use super::{key_of, uniform};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::stream::{SortedStream, Update};
+use crate::base::stream::{NewValues, SortedStream, Update};
 use crate::engine::{OwnedExtent, Salvaged, Work, WriteBudget};
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;
@@ -105,7 +105,12 @@ fn use_up<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) -> bool {
 
 /// Absorbs and merges: forged content may stop that, as damage or as a contradiction.
 fn write_on<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) {
-    let work = Work { workers: &world.workers, progress: &|_| {}, quota: &UNLIMITED };
+    let work = Work {
+        workers: &world.workers,
+        progress: &|_| {},
+        quota: &UNLIMITED,
+        values: NewValues::Plain,
+    };
     let batch = Updates::new(keys.iter().map(|key| (key.clone(), Item::Deleted)).collect());
     let mut written = tree.absorb(&batch, WriteBudget::Usual, &work).map(Some);
     for _ in 0..20 {
@@ -257,9 +262,8 @@ struct Found {
 impl Salvaged for Found {
     fn update(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
         match update {
-            Update::Put(value) => self.certain.insert(key.to_vec(), Item::Value(value.to_vec())),
-            Update::PutLarge(large) => self.certain.insert(key.to_vec(), Item::Large(large)),
             Update::Delete => self.certain.remove(key),
+            put => self.certain.insert(key.to_vec(), Item::of(put)),
         };
         Ok(())
     }

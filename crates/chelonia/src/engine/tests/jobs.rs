@@ -3,6 +3,7 @@
 use super::uniform;
 use super::world::{Model, Tried, World};
 use crate::base::error::ErrorKind;
+use crate::base::stream::NewValues;
 use crate::engine::{Job, Work, do_job};
 use crate::runtime::rng::Rng;
 use crate::runtime::workers::Workers;
@@ -21,7 +22,7 @@ pub struct Ends {
 
 /// Work with all threads of a world.
 pub fn work(workers: &Workers) -> Work<'_> {
-    Work { workers, progress: &|_| {}, quota: &UNLIMITED }
+    Work { workers, progress: &|_| {}, quota: &UNLIMITED, values: NewValues::Plain }
 }
 
 /// Bytes that nothing refers to: what is in use beside the newest version. No version is held.

@@ -107,6 +107,7 @@ pub fn live<E: Tried>(
 ) -> World<E> {
     let mut rng = Rng::new(seed);
     let mut world = World::new(plan.options, plan.threads);
+    world.compresses = seed % 2 == 1;
     let (mut next, mut load) = (0, Load::Uniform);
     let mut gather = |world: &World<E>| {
         for (name, count) in world.tree.stats().events {

@@ -26,10 +26,21 @@ pub fn key_of(number: u64) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
 
-/// A value of random bytes.
+/// Half of the values have this behind their first bytes.
+pub const COMMON: &[u8] =
+    b"{\"kind\":\"measurement\",\"place\":\"observatory\",\"unit\":\"kelvin\"}";
+
+/// A value of random bytes; half of them can be compressed.
 pub fn value(rng: &mut Rng, length: usize) -> Item {
+    const RANDOM_BYTES: usize = 8;
     let mut value = vec![0; length];
     rng.fill(&mut value);
+    if length > RANDOM_BYTES && value[0].is_multiple_of(2) {
+        value[RANDOM_BYTES..]
+            .iter_mut()
+            .zip(COMMON.iter().cycle())
+            .for_each(|(to, byte)| *to = *byte);
+    }
     Item::Value(value)
 }
 

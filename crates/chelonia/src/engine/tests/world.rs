@@ -1,10 +1,11 @@
 //! An engine beside a model map with the expected content, with the duties of the database around
 //! it: space is freed when no held version can reach it.
 
+use super::COMMON;
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
+use crate::base::stream::{Dictionary, LargeRef, NewValues, SortedStream, SortedUpdates, Update};
 use crate::engine::{
     Absorbed, Engine, ExtentKind, Found, OwnedExtent, Version, Work, WriteBudget, do_job,
 };
@@ -37,9 +38,10 @@ impl Item {
         }
     }
 
-    fn of(update: Update<'_>) -> Self {
+    pub fn of(update: Update<'_>) -> Self {
         match update {
             Update::Put(value) => Item::Value(value.to_vec()),
+            Update::PutCompressed(value) => Item::Value(value.to_value().unwrap().to_vec()),
             Update::PutLarge(large) => Item::Large(large),
             Update::Delete => Item::Deleted,
         }
@@ -146,6 +148,9 @@ pub struct World<E: Tried> {
     /// Old versions with their expected content, and the number of the absorb that made them.
     pub held: Vec<(u64, Arc<dyn Version>, Model)>,
     pub absorbs: u64,
+    /// True if values are compressed, with one dictionary or another, or not, in turn.
+    pub compresses: bool,
+    dictionaries: [Dictionary; 2],
     /// True if not everything can be read: reported extents are then not checked.
     pub is_damaged: bool,
 }
@@ -172,6 +177,8 @@ impl<E: Tried> World<E> {
             waiting: Vec::new(),
             held: Vec::new(),
             absorbs: 0,
+            compresses: false,
+            dictionaries: [COMMON, &COMMON[8..40]].map(|bytes| Dictionary::new(bytes.to_vec())),
             is_damaged: false,
         }
     }
@@ -183,7 +190,19 @@ impl<E: Tried> World<E> {
 
     /// Absorbs without updating model or space.
     pub fn try_absorb(&self, batch: &Model) -> Result<Absorbed> {
-        absorb_into(&self.tree, batch.clone(), &self.workers)
+        absorb_storing(&self.tree, batch.clone(), &self.workers, self.values())
+    }
+
+    /// How new runs store values now.
+    fn values(&self) -> NewValues<'_> {
+        let [one, other] = &self.dictionaries;
+        match self.absorbs / 5 % 6 {
+            _ if !self.compresses => NewValues::Plain,
+            0..3 => NewValues::Compressed(Some(one)),
+            3 => NewValues::Compressed(None),
+            4 => NewValues::Compressed(Some(other)),
+            _ => NewValues::Plain,
+        }
     }
 
     /// Absorbs and checks that gained and lost extents are the difference of the versions.
@@ -197,7 +216,12 @@ impl<E: Tried> World<E> {
     pub fn maintain(&mut self) -> u64 {
         let mut units = 0;
         loop {
-            let work = Work { workers: &self.workers, progress: &|_| {}, quota: &UNLIMITED };
+            let work = Work {
+                workers: &self.workers,
+                progress: &|_| {},
+                quota: &UNLIMITED,
+                values: self.values(),
+            };
             let Some(absorbed) = do_job(&self.tree, &work).unwrap() else { return units };
             self.note(&Model::new(), absorbed);
             units += 1;
@@ -333,6 +357,15 @@ impl<E: Tried> World<E> {
 
 /// Absorbs `batch` and checks the reported progress.
 pub fn absorb_into(tree: &dyn Engine, batch: Model, workers: &Workers) -> Result<Absorbed> {
+    absorb_storing(tree, batch, workers, NewValues::Plain)
+}
+
+fn absorb_storing(
+    tree: &dyn Engine,
+    batch: Model,
+    workers: &Workers,
+    values: NewValues<'_>,
+) -> Result<Absorbed> {
     let count = batch.len() as u64;
     let updates = Updates::new(batch);
     let progressed = AtomicU64::new(0);
@@ -342,7 +375,7 @@ pub fn absorb_into(tree: &dyn Engine, batch: Model, workers: &Workers) -> Result
     let absorbed = tree.absorb(
         &updates,
         WriteBudget::Usual,
-        &Work { workers, progress: &progress, quota: &UNLIMITED },
+        &Work { workers, progress: &progress, quota: &UNLIMITED, values },
     )?;
     assert_eq!(progressed.into_inner(), count, "progress of every rank");
     Ok(absorbed)

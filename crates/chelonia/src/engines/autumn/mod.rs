@@ -50,7 +50,6 @@ use crate::engine::{
 use crate::run::OpenRuns;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
-use crate::storage::quota::Quota;
 use crate::structure::{DirectoryRoot, SharedKey, events};
 use std::collections::BTreeMap;
 
@@ -214,7 +213,7 @@ impl Autumn {
         if version.level0.len() >= LEVEL0_MAX {
             return Err(Error::internal("level 0 has reached its maximum number of sequences"));
         }
-        let output = self.output(work.quota);
+        let output = self.output(work);
         let mut next = Next::of(&version);
         if gather == Gather::Small {
             self.gather_small(&version, &mut writer, &mut next, &output, work);
@@ -234,9 +233,10 @@ impl Autumn {
         Ok(absorbed)
     }
 
-    /// Returns an empty output that allocates within `quota`.
-    fn output<'t>(&'t self, quota: &'t Quota<'t>) -> Output<'t> {
-        Output::new(&self.shared.node_cache, &self.shared.counters, self.options().run, quota)
+    /// Returns an empty output of `work`: it allocates within its quota.
+    fn output<'t>(&'t self, work: &Work<'t>) -> Output<'t> {
+        let (node_cache, counters) = (&self.shared.node_cache, &self.shared.counters);
+        Output::new(node_cache, counters, self.options().run, work)
     }
 
     /// Writes the directory of the version described by `next` and publishes that version.

@@ -43,7 +43,7 @@ impl Splinter {
         let _ = self.survey_if_due(writer, &version);
         let sizes = self.sizes(&version, writer.overlap);
         let root = self.shared.node_cache.load_owned(&version.root)?;
-        let output = self.output(work.quota);
+        let output = self.output(work);
         let free = match budget {
             WriteBudget::Usual => ROOT_LEVELS_FREE,
             WriteBudget::Minimal => ROOT_LEVELS_FREE_LEAST,

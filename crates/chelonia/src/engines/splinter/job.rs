@@ -209,7 +209,7 @@ impl Splinter {
         let version = self.newest();
         self.count(&mut writer, &version)?;
         let sizes = self.sizes(&version, writer.overlap);
-        let output = self.output(work.quota);
+        let output = self.output(work);
         let change = |edit: &Edit<'_>, root: &mut Draft| push_first(edit, root);
         self.change(&mut writer, &version, output, sizes, &change)
     }
@@ -250,7 +250,7 @@ impl Splinter {
 impl Job for MergeJob<'_> {
     fn run(&mut self, work: &Work<'_>) -> Result<()> {
         let shared = &self.tree.shared;
-        let output = self.tree.output(work.quota);
+        let output = self.tree.output(work);
         let merge = LevelsMerge {
             node: &self.node,
             upper: self.upper.as_ref().map(SharedKey::view),
@@ -292,7 +292,7 @@ impl Job for MergeJob<'_> {
         };
         // The claim ends before nodes are evaluated: what is due there now can be planned.
         tree.claims.end(&self.claim);
-        let output = tree.output(work.quota).after(ledger);
+        let output = tree.output(work).after(ledger);
         let change = |edit: &Edit<'_>, root: &mut Draft| edit.replace(root, &new);
         // The options may have changed since the plan.
         let sizes = tree.sizes(&version, writer.overlap);

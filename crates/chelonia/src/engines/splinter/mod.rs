@@ -45,7 +45,6 @@ use crate::buffer_tree::version::{Built, DEPTH_MOVED_DOWN, Settled, TreeVersion}
 use crate::engine::{Absorbed, Engine, EngineStats, Job, LiveOptions, Version, Work, WriteBudget};
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
-use crate::storage::quota::Quota;
 
 mod absorb;
 mod claims;
@@ -151,10 +150,10 @@ impl Splinter {
         options.sizes(version.summary.buffered.weight(), self.shared.run_max(), overlap)
     }
 
-    fn output<'t>(&'t self, quota: &'t Quota<'t>) -> Output<'t> {
+    fn output<'t>(&'t self, work: &Work<'t>) -> Output<'t> {
         let shared = &self.shared;
         let run = self.options.lock().run;
-        Output::new(&shared.node_cache, &shared.events, run, quota)
+        Output::new(&shared.node_cache, &shared.events, run, work)
     }
 
     /// Counts the references of `version`, the newest one, before the first change.

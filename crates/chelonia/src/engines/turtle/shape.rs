@@ -17,7 +17,7 @@
 //! The stage holds entries of at most one leaf, copied once.
 
 use crate::base::error::Result;
-use crate::base::stream::{LargeRef, SortedStream, Update};
+use crate::base::stream::{Compressed, Dictionary, LargeRef, SortedStream, Update};
 use crate::buffer_tree::output::{Output, RunWriter, WrittenRun};
 use crate::buffer_tree::source::Source;
 use crate::engines::turtle::pass::geometry::Geometry;
@@ -173,6 +173,7 @@ struct Staged {
 
 enum StagedValue {
     Inline(usize),
+    Compressed(usize, Dictionary),
     Large(LargeRef),
     Tombstone,
 }
@@ -198,6 +199,10 @@ impl Stage {
                 self.bytes.extend_from_slice(value);
                 StagedValue::Inline(value.len())
             }
+            Update::PutCompressed(value) => {
+                self.bytes.extend_from_slice(value.payload());
+                StagedValue::Compressed(value.payload().len(), value.dictionary().clone())
+            }
             Update::PutLarge(large) => StagedValue::Large(large),
             Update::Delete => StagedValue::Tombstone,
         };
@@ -213,6 +218,10 @@ impl Stage {
         let key_end = staged.start + staged.key_bytes;
         let update = match &staged.value {
             StagedValue::Inline(length) => Update::Put(&self.bytes[key_end..key_end + length]),
+            StagedValue::Compressed(length, dictionary) => {
+                Compressed::new(&self.bytes[key_end..key_end + length], dictionary)
+                    .map_or(Update::Delete, Update::PutCompressed)
+            }
             StagedValue::Large(large) => Update::PutLarge(*large),
             StagedValue::Tombstone => Update::Delete,
         };

@@ -373,6 +373,7 @@ impl<'t> VersionRef<'t> {
 fn value_bytes(update: Update<'_>) -> usize {
     match update {
         Update::Put(value) => value.len(),
+        Update::PutCompressed(_) => unreachable!("only streams of runs have compressed values"),
         Update::PutLarge(_) => size_of::<LargeRef>(),
         Update::Delete => 0,
     }
@@ -392,6 +393,7 @@ unsafe fn write_version(place: NonNull<u8>, update: Update<'_>, seqno: SeqNo) {
                 let length = u32::try_from(bytes.len()).expect("the arena refuses longer values");
                 (PUT << KIND_SHIFT) | length
             }
+            Update::PutCompressed(_) => unreachable!("only streams of runs have compressed values"),
             Update::PutLarge(large) => {
                 value.cast::<LargeRef>().write(large);
                 PUT_LARGE << KIND_SHIFT

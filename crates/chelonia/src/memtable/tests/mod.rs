@@ -148,6 +148,7 @@ fn all_of(mut cursor: MemtableCursor) -> Vec<(Vec<u8>, Owned)> {
             Update::Put(value) => Owned::Put(value.to_vec()),
             Update::PutLarge(large) => Owned::Large(large),
             Update::Delete => Owned::Delete,
+            Update::PutCompressed(_) => unreachable!("memtables compress nothing"),
         };
         all.push((key.to_vec(), update));
         cursor.advance().unwrap();

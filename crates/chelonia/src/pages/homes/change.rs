@@ -91,6 +91,11 @@ impl<'p> PageMut<'p> {
         let (payload, is_large) = match update {
             Update::Delete => return self.delete(place.ok()),
             Update::Put(value) => (Cow::Borrowed(value), false),
+            Update::PutCompressed(value) => {
+                let mut payload = Vec::new();
+                value.decode(&mut payload)?;
+                (Cow::Owned(payload), false)
+            }
             Update::PutLarge(large) => {
                 let mut payload = Vec::new();
                 large.encode(&mut payload);

@@ -140,3 +140,33 @@ fn what_is_known_of_a_home_is_too_old_once_its_node_was_changed() {
     assert_eq!(known(60, 60), (Some(50), true));
     assert_eq!(known(61, 61), (None, false));
 }
+
+#[test]
+fn a_forged_count_of_live_bytes_loses_no_record() {
+    for forged in (0..4064_u32).step_by(61).chain([u32::MAX, 1 << 31]) {
+        let mut bytes = vec![0; page_bytes(1)];
+        let mut page = PageMut::empty(&mut bytes);
+        let mut expected = BTreeMap::new();
+        for number in 0..30_u32 {
+            let value = vec![u8::try_from(number).unwrap(); 90];
+            assert!(page.append(&number.to_be_bytes(), &value, false));
+            expected.insert(number, value);
+        }
+        bytes[4..8].copy_from_slice(&forged.to_le_bytes());
+        let (mut refused, mut scratch) = (0, Vec::new());
+        for number in 0..60_u32 {
+            let value = vec![9; 120];
+            let Ok(mut page) = PageMut::parse(&mut bytes) else { break };
+            match page.change(&number.to_be_bytes(), Update::Put(&value), &mut scratch) {
+                Ok(Changed::Done(_)) => drop(expected.insert(number, value)),
+                Ok(Changed::Full) | Err(_) => refused += 1,
+            }
+        }
+        assert!(refused > 0);
+        let page = Page::parse(PageBytes::Whole(&bytes)).unwrap();
+        for (number, value) in &expected {
+            let index = page.find(&number.to_be_bytes()).unwrap().unwrap();
+            assert_eq!(&*page.payload(index).unwrap().0, &value[..], "{forged}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   add    -> block builder -> (span full) -> blocks in memory, separator to the index builder
-//!   finish -> last span, index levels, filter, large refs -> exact extent allocated
+//!   finish -> last span, index levels, filter, large refs, dictionary -> exact extent allocated
 //!          -> sealed and written in large pieces -> RunRef; the builder is empty again
 //! ```
 //!
@@ -25,15 +25,17 @@ pub use warm::WasCached;
 use crate::base::error::{Error, Result};
 use crate::base::keys::separator;
 use crate::base::limits::{BLOCK_BYTES, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
-use crate::base::stream::{LargeRef, Update};
+use crate::base::stream::{
+    COMPRESSED_VALUE_BYTES_MIN, Compressed, Dictionary, LargeRef, NewValues, Update,
+};
 use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, spec_for};
 use crate::filters::{FilterKind, FilterSpec};
 use crate::memory::budget::{Charge, Use};
 use crate::run::block::EntryKind;
 use crate::run::build::index::IndexBuilder;
-use crate::run::large_list;
 use crate::run::read::Run;
 use crate::run::reference::RunRef;
+use crate::run::{dictionary, large_list};
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::block::BlockKind;
@@ -54,6 +56,9 @@ impl Default for RunOptions {
     }
 }
 
+/// After this many values in a row that did not get smaller only one of as many is tried.
+const MISSES_MAX: u64 = 16;
+
 /// Builds one run after another.
 pub struct RunBuilder {
     storage: Arc<Storage>,
@@ -70,6 +75,16 @@ pub struct RunBuilder {
     /// The last key of the span closed last.
     last_key: Vec<u8>,
     scratch: Vec<u8>,
+    /// Compresses the values of the run, if there is one.
+    dictionary: Option<Dictionary>,
+    /// True if the dictionary of the first compressed value is taken, if there is none.
+    adopts: bool,
+    /// True if a value of the run is compressed.
+    has_compressed: bool,
+    /// Values in a row that did not get smaller.
+    misses: u64,
+    /// Buffer for a value of another dictionary.
+    decoded: Vec<u8>,
     entries: u64,
     tombstones: u64,
     user_bytes: u64,
@@ -91,6 +106,11 @@ impl RunBuilder {
             first_key: Vec::new(),
             last_key: Vec::new(),
             scratch: Vec::new(),
+            dictionary: None,
+            adopts: false,
+            has_compressed: false,
+            misses: 0,
+            decoded: Vec::new(),
             entries: 0,
             tombstones: 0,
             user_bytes: 0,
@@ -103,14 +123,25 @@ impl RunBuilder {
         self.options.bits_per_key = bits;
     }
 
+    /// Sets how the values of the following runs are stored. There must be no open run.
+    pub fn set_values(&mut self, values: NewValues<'_>) {
+        debug_assert!(self.is_empty(), "a run has one dictionary");
+        let (dictionary, adopts) = match values {
+            NewValues::Plain => (None, false),
+            NewValues::Compressed(dictionary) => (dictionary, dictionary.is_none()),
+        };
+        (self.dictionary, self.adopts, self.misses) = (dictionary.cloned(), adopts, 0);
+    }
+
     /// Appends an entry; its key must be greater than the last one's.
     #[inline]
     pub fn add(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
         self.check_order(key)?;
         match update {
             Update::Put(value) if value.len() < LARGE_VALUE_BYTES_MIN => {
-                self.add_entry(key, EntryKind::Value, value)?;
+                self.add_value(key, value)?;
             }
+            Update::PutCompressed(value) => self.add_compressed(key, value)?,
             Update::Put(_) => return Err(Error::internal("a value is too large for a run")),
             Update::Delete => {
                 self.add_entry(key, EntryKind::Tombstone, &[])?;
@@ -122,6 +153,51 @@ impl RunBuilder {
         self.entries += 1;
         self.user_bytes += (key.len() + update.inline_bytes()) as u64;
         Ok(())
+    }
+
+    /// Adds a value, compressed if this run compresses and the value gets smaller.
+    #[inline]
+    fn add_value(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.dictionary.is_none() || value.len() < COMPRESSED_VALUE_BYTES_MIN {
+            return self.add_entry(key, EntryKind::Value, value);
+        }
+        let is_tried = self.misses < MISSES_MAX || self.entries.is_multiple_of(MISSES_MAX);
+        self.compress(key, value, is_tried)
+    }
+
+    fn compress(&mut self, key: &[u8], value: &[u8], is_tried: bool) -> Result<()> {
+        let mut payload = std::mem::take(&mut self.scratch);
+        let is_smaller = is_tried
+            && self.dictionary.as_ref().is_some_and(|own| own.compress(value, &mut payload));
+        let added = if is_smaller {
+            (self.has_compressed, self.misses) = (true, 0);
+            self.add_entry(key, EntryKind::Compressed, &payload)
+        } else {
+            self.misses += u64::from(is_tried);
+            self.add_entry(key, EntryKind::Value, value)
+        };
+        self.scratch = payload;
+        added
+    }
+
+    /// Adds a value that another run has compressed: as it is if this run has the same dictionary.
+    fn add_compressed(&mut self, key: &[u8], value: Compressed<'_>) -> Result<()> {
+        if self.adopts && self.dictionary.is_none() {
+            self.dictionary = Some(value.dictionary().clone());
+        }
+        let own = self.dictionary.as_ref().map(Dictionary::id);
+        if own == Some(value.dictionary().id()) {
+            self.has_compressed = true;
+            return self.add_entry(key, EntryKind::Compressed, value.payload());
+        }
+        let mut decoded = std::mem::take(&mut self.decoded);
+        let added = value.decode(&mut decoded).and_then(|()| match self.dictionary {
+            None => self.add_entry(key, EntryKind::Value, &decoded),
+            // It got smaller before: a merge must not make it large again.
+            Some(_) => self.compress(key, &decoded, true),
+        });
+        self.decoded = decoded;
+        added
     }
 
     fn add_large(&mut self, key: &[u8], large: LargeRef) -> Result<()> {
@@ -199,6 +275,7 @@ impl RunBuilder {
             + self.hashes.capacity() * size_of::<u64>()
             + self.large.capacity() * size_of::<LargeRef>()
             + self.scratch.capacity()
+            + self.decoded.capacity()
             + self.first_key.capacity()
             + self.last_key.capacity();
         if self.charge.bytes() != heap as u64 {
@@ -218,7 +295,7 @@ impl RunBuilder {
         self.entries
     }
 
-    /// Key and inline value bytes added.
+    /// Bytes of keys and inline values added, before compression.
     #[must_use]
     pub fn user_bytes(&self) -> u64 {
         self.user_bytes
@@ -273,6 +350,11 @@ impl RunBuilder {
         let index_blocks = block_count(self.blocks.count())? - data_blocks;
         let filter = self.build_filter(data_blocks)?;
         let large_blocks = large_list::encode(&self.large, &mut self.blocks)?;
+        let dictionary = self.dictionary.as_ref().filter(|_| self.has_compressed);
+        if let Some(dictionary) = dictionary {
+            self.blocks.push(&dictionary::encode(dictionary)?)?;
+        }
+        let dictionary = dictionary.map(Dictionary::id);
         let allocation = self.storage.allocate(block_count(self.blocks.count())?, quota)?;
         if let Err(error) = self.blocks.write(&self.storage, &allocation) {
             // The first error is more informative than an error of freeing.
@@ -288,6 +370,7 @@ impl RunBuilder {
             root_blocks,
             filter,
             large_blocks,
+            dictionary,
             entries: self.entries,
             tombstones: self.tombstones,
             user_bytes: self.user_bytes,
@@ -307,8 +390,12 @@ impl RunBuilder {
         Ok(spec)
     }
 
-    /// Removes all entries; the memory is kept for the next run.
+    /// Removes all entries; the memory and the dictionary are kept for the next run.
     pub fn reset(&mut self) {
+        if self.adopts {
+            self.dictionary = None;
+        }
+        self.has_compressed = false;
         self.block.reset();
         self.blocks.clear();
         self.index.clear();

@@ -149,7 +149,10 @@ impl RunCursor {
         if let Some(storage) = storage {
             fill_together(storage, &mut fills)?;
         }
-        cursors.iter_mut().try_for_each(Self::next_span)
+        cursors.iter_mut().try_for_each(|cursor| {
+            cursor.run.dictionary()?;
+            cursor.next_span()
+        })
     }
 
     /// True if it must read from the device to reach its first entry.
@@ -219,7 +222,8 @@ impl RunCursor {
             self.span = start..start + joined_bytes(span);
         }
         let bytes = &self.window.bytes()[self.span.clone()];
-        let entered = self.steps.enter(bytes, &self.range, self.direction)?;
+        let entries = (bytes, self.run.known_dictionary());
+        let entered = self.steps.enter(entries, &self.range, self.direction)?;
         self.window.charge_beside(size_of::<Self>() + self.steps.heap_bytes());
         Ok(entered)
     }
@@ -299,13 +303,14 @@ impl SortedStream for RunCursor {
 
     #[inline]
     fn update(&self) -> Update<'_> {
-        self.steps.update(&self.window.bytes()[self.span.clone()])
+        let bytes = &self.window.bytes()[self.span.clone()];
+        self.steps.update(bytes, self.run.known_dictionary())
     }
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
         let bytes = &self.window.bytes()[self.span.clone()];
-        match self.steps.step(bytes, self.direction) {
+        match self.steps.step((bytes, self.run.known_dictionary()), self.direction) {
             Ok(true) => Ok(()),
             Ok(false) => self.next_span(),
             Err(error) => {

@@ -10,7 +10,7 @@ use crate::base::check::CheckReport;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::keys::KeyRange;
 use crate::base::limits::BLOCK_BYTES;
-use crate::base::stream::{LargeRef, Update};
+use crate::base::stream::{Dictionary, LargeRef, Update};
 use crate::run::block::SortedBlock;
 use crate::run::large_list;
 use crate::run::read::lookup::Run;
@@ -84,6 +84,8 @@ impl Run {
         let mut unread = Unread { first: None };
         let mut listed = Vec::new();
         let blocks = 0..self.reference().data_blocks;
+        // No value is decoded: any dictionary will do.
+        let dictionary = Dictionary::new(Vec::new());
         visit_spans(
             &mut Ahead::new(self),
             blocks,
@@ -92,7 +94,7 @@ impl Run {
             &mut |_, bytes, report| {
                 let Some(bytes) = bytes else { return };
                 let read = SortedBlock::parse(bytes, BlockKind::Data).and_then(|block| {
-                    visit_entries(&block, &mut |key, update| {
+                    visit_entries(&block, Some(&dictionary), &mut |key, update| {
                         if let Update::PutLarge(large) = update
                             && range.contains(key)
                         {

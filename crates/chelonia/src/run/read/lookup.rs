@@ -16,16 +16,17 @@ use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use crate::base::stream::{Found, Update};
+use crate::base::stream::{Dictionary, DictionaryId, Found, Update};
 use crate::kernels::bloom::LINE_BYTES;
 use crate::kernels::prefetch::prefetch_read;
 use crate::memory::epoch::Guard;
-use crate::run::block::{SPAN_BLOCKS_MAX, SortedBlock, join_in_place, span_of};
+use crate::run::block::{EntryKind, SPAN_BLOCKS_MAX, SortedBlock, join_in_place, span_of};
+use crate::run::dictionary;
 use crate::run::read::filter::RunFilter;
 use crate::run::reference::{BlockSpan, RunRef};
-use crate::runtime::sync::Arc;
+use crate::runtime::sync::{Arc, OnceLock};
 use crate::storage::Storage;
-use crate::storage::block::{BlockKind, DATA_FILE};
+use crate::storage::block::{BlockKind, DATA_FILE, expect_kind};
 use crate::storage::cache::{CachedBlock, CachedExtent, Heat, Presence, Priority};
 
 /// Number of cache lines of header, heads and slots in a block of typical records.
@@ -51,13 +52,16 @@ impl RunHit {
     }
 }
 
-impl From<Update<'_>> for RunHit {
-    fn from(update: Update<'_>) -> Self {
-        match update {
+impl TryFrom<Update<'_>> for RunHit {
+    type Error = Error;
+
+    fn try_from(update: Update<'_>) -> Result<Self> {
+        Ok(match update {
             Update::Put(value) => RunHit::Found(Found::Value(Value::copy_from(value))),
+            Update::PutCompressed(value) => RunHit::Found(Found::Value(value.to_value()?)),
             Update::PutLarge(large) => RunHit::Found(Found::Large(large)),
             Update::Delete => RunHit::Tombstone,
-        }
+        })
     }
 }
 
@@ -78,6 +82,8 @@ pub struct Run {
     cached: CachedExtent,
     filter: RunFilter,
     reference: RunRef,
+    /// The dictionary, once it was needed.
+    dictionary: OnceLock<Dictionary>,
 }
 
 impl Run {
@@ -86,7 +92,8 @@ impl Run {
     pub fn open(storage: &Arc<Storage>, reference: RunRef) -> Arc<Self> {
         let cached = storage.cached(reference.extent, reference.generation, reference.data_blocks);
         let filter = RunFilter::new(&reference, &cached);
-        Arc::new(Self { storage: Arc::clone(storage), cached, filter, reference })
+        let dictionary = OnceLock::new();
+        Arc::new(Self { storage: Arc::clone(storage), cached, filter, reference, dictionary })
     }
 
     /// The reference that it was opened with.
@@ -99,6 +106,46 @@ impl Run {
         const OWN_BYTES: u64 = 256;
         const SLOT_BYTES: u64 = 4;
         OWN_BYTES + SLOT_BYTES * u64::from(self.reference.extent.blocks)
+    }
+
+    /// The dictionary of its compressed values, if it has any. Read from the device if no run with
+    /// this dictionary was read since the open: the one read of a lookup that may come under a
+    /// guard.
+    #[inline]
+    pub fn dictionary(&self) -> Result<Option<&Dictionary>> {
+        let Some(name) = self.reference.dictionary else { return Ok(None) };
+        if let Some(known) = self.dictionary.get() {
+            return Ok(Some(known));
+        }
+        let load = || self.read_dictionary(name);
+        let loaded = self.storage.dictionaries().get(name, load)?;
+        Ok(Some(self.dictionary.get_or_init(|| loaded)))
+    }
+
+    /// Reads the dictionary with this name from the device.
+    pub(in crate::run) fn read_dictionary(&self, name: DictionaryId) -> Result<Dictionary> {
+        let block = self.reference.dictionary_start();
+        let number = self.block_no(block);
+        let mut bytes = vec![0; BLOCK_BYTES];
+        self.storage.read_blocks(number, self.reference.generation, &mut bytes)?;
+        self.decode_dictionary(&bytes, name)
+    }
+
+    /// Decodes the block of the dictionary with this name.
+    pub(in crate::run) fn decode_dictionary(
+        &self,
+        bytes: &[u8],
+        name: DictionaryId,
+    ) -> Result<Dictionary> {
+        let block = self.reference.dictionary_start();
+        expect_kind(bytes, BlockKind::Dictionary, self.block_no(block))?;
+        dictionary::decode(bytes, name).map_err(self.blame(block))
+    }
+
+    /// The dictionary, if it was needed before.
+    #[inline]
+    pub(in crate::run) fn known_dictionary(&self) -> Option<&Dictionary> {
+        self.dictionary.get()
     }
 
     /// Its blocks in the cache, to load many at once.
@@ -254,7 +301,7 @@ impl Run {
         };
         let presence = self.presence(span);
         let hit = self.show_cached(span, BlockKind::Data, guard, |block, overflow| {
-            find(&block, overflow, key)
+            self.find_entry(&block, overflow, key)
         })?;
         Ok(hit.map(|hit| (hit, presence)))
     }
@@ -262,7 +309,9 @@ impl Run {
     /// The entry of `key` in the blocks that `locate` returned. Reads them if necessary; the caller
     /// must hold no guard.
     pub fn find_in(&self, span: BlockSpan, key: &[u8]) -> Result<Option<RunHit>> {
-        self.read_span(span, BlockKind::Data, |block, overflow| find(&block, overflow, key))
+        self.read_span(span, BlockKind::Data, |block, overflow| {
+            self.find_entry(&block, overflow, key)
+        })
     }
 
     /// As [`Run::find_in`], in blocks of the span that were loaded already.
@@ -272,7 +321,32 @@ impl Run {
         key: &[u8],
         blocks: &[CachedBlock<'_>],
     ) -> Result<Option<RunHit>> {
-        self.show(span, BlockKind::Data, blocks, |block, overflow| find(&block, overflow, key))
+        self.show(span, BlockKind::Data, blocks, |block, overflow| {
+            self.find_entry(&block, overflow, key)
+        })
+    }
+
+    /// The entry of `key` in a block; `overflow` are the blocks of its last entry's overflow.
+    fn find_entry(
+        &self,
+        block: &SortedBlock<'_>,
+        overflow: &[CachedBlock<'_>],
+        key: &[u8],
+    ) -> Result<Option<RunHit>> {
+        let Some(entry) = block.find(key)? else { return Ok(None) };
+        let dictionary = match entry.kind {
+            EntryKind::Compressed => self.dictionary()?,
+            EntryKind::Value | EntryKind::Tombstone | EntryKind::Large => None,
+        };
+        if entry.overflow == 0 {
+            return entry.update(block.bytes(), dictionary)?.try_into().map(Some);
+        }
+        let mut payload = Vec::new();
+        entry.gather(block.bytes(), overflow.iter().map(|block| &block[..]), &mut payload)?;
+        match entry.update_with(&payload, dictionary)? {
+            Update::Put(_) => Ok(Some(RunHit::Found(Found::Value(Value::from(payload))))),
+            other => other.try_into().map(Some),
+        }
     }
 
     /// Passes the span in `blocks` to `read`, and the blocks of its last entry's overflow.
@@ -368,24 +442,6 @@ fn checked(
         return Ok(block);
     }
     Err(Error::corrupt("a span of a run has another length than its index says"))
-}
-
-/// The entry of `key` in a block; `overflow` are the blocks of its last entry's overflow.
-fn find(
-    block: &SortedBlock<'_>,
-    overflow: &[CachedBlock<'_>],
-    key: &[u8],
-) -> Result<Option<RunHit>> {
-    let Some(entry) = block.find(key)? else { return Ok(None) };
-    if entry.overflow == 0 {
-        return entry.update(block.bytes()).map(|update| Some(RunHit::from(update)));
-    }
-    let mut payload = Vec::new();
-    entry.gather(block.bytes(), overflow.iter().map(|block| &block[..]), &mut payload)?;
-    Ok(Some(match entry.update_with(&payload)? {
-        Update::Put(_) => RunHit::Found(Found::Value(Value::from(payload))),
-        other => RunHit::from(other),
-    }))
 }
 
 fn priority(kind: BlockKind) -> Priority {

@@ -13,7 +13,7 @@ use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::stream::Update;
+use crate::base::stream::{Compressed, Dictionary, Update};
 use crate::run::block::SortedBlock;
 use crate::run::read::lookup::Run;
 use crate::run::reference::BlockSpan;
@@ -33,11 +33,25 @@ pub enum RunPart<'a> {
 type Take<'a> = dyn FnMut(RunPart<'_>) -> Result<()> + 'a;
 
 impl Run {
-    /// Passes every readable entry within `range`, and every gap, to `take`.
+    /// Passes every readable entry within `range`, decoded, and every gap, to `take`.
     pub fn salvage(&self, range: &KeyRange, take: &mut Take<'_>) -> Result<()> {
         let all = 0..self.reference().data_blocks;
         let blocks = self.blocks_in(range).unwrap_or(all);
-        let mut walk = Walk { range, take, last: None, gap: None, failed: None };
+        let dictionary = self.dictionary();
+        let (dictionary, undecodable) = match &dictionary {
+            Ok(dictionary) => (*dictionary, None),
+            Err(error) => (None, Some(error.clone())),
+        };
+        let mut walk = Walk {
+            range,
+            take,
+            dictionary,
+            undecodable,
+            decoded: Vec::new(),
+            last: None,
+            gap: None,
+            failed: None,
+        };
         let cause = RefCell::new(Vec::new());
         let visit = &mut |span: BlockSpan, bytes: Option<&[u8]>, _: &mut dyn CheckReport| {
             let unknown = || Error::corrupt("a block of a run cannot be read");
@@ -82,6 +96,10 @@ impl CheckReport for Why<'_> {
 struct Walk<'a, 't> {
     range: &'a KeyRange,
     take: &'a mut Take<'t>,
+    dictionary: Option<&'a Dictionary>,
+    /// The reason why the dictionary cannot be read.
+    undecodable: Option<Error>,
+    decoded: Vec<u8>,
     /// The last key that was read.
     last: Option<Vec<u8>>,
     /// The reason why entries after the last key are unknown, if they are.
@@ -98,14 +116,41 @@ impl Walk<'_, '_> {
             return Ok(true);
         }
         let block = SortedBlock::parse(bytes, BlockKind::Data)?;
-        let visited = visit_entries(&block, &mut |key, update| {
-            let given = self.give(key, update);
+        // Without their dictionary compressed values are lost, and only they.
+        let none = Dictionary::new(Vec::new());
+        let dictionary = match self.undecodable {
+            Some(_) => Some(&none),
+            None => self.dictionary,
+        };
+        let visited = visit_entries(&block, dictionary, &mut |key, update| {
+            let given = match update {
+                Update::PutCompressed(value) => self.give_decoded(key, value),
+                _ => self.give(key, update),
+            };
             if let Err(error) = &given {
                 self.failed = Some(error.clone());
             }
             given
         });
         if self.failed.is_some() { Ok(true) } else { visited }
+    }
+
+    /// Passes on an entry with its value decoded; it is lost if that fails.
+    fn give_decoded(&mut self, key: &[u8], value: Compressed<'_>) -> Result<()> {
+        let mut decoded = std::mem::take(&mut self.decoded);
+        let result = match &self.undecodable {
+            Some(error) => Err(error.clone()),
+            None => value.decode(&mut decoded),
+        };
+        let given = match result {
+            Ok(()) => self.give(key, Update::Put(&decoded)),
+            Err(error) => {
+                self.gap.get_or_insert(error);
+                Ok(())
+            }
+        };
+        self.decoded = decoded;
+        given
     }
 
     fn give(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {

@@ -7,7 +7,7 @@
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES;
-use crate::base::stream::{LargeRef, Update};
+use crate::base::stream::{Dictionary, LargeRef, Update};
 use crate::run::block::{Entry, EntryKind, KeyBuffer, Layout, SortedBlock};
 use crate::storage::block::BlockKind;
 use std::ops::Bound;
@@ -56,13 +56,20 @@ impl Steps {
         self.key.capacity() + self.overflowing.capacity()
     }
 
-    /// The current update; a tombstone if there is no current entry.
+    /// The current update, in a run with this dictionary; a tombstone if there is no current entry.
     #[inline]
-    pub fn update<'a>(&'a self, bytes: &'a [u8]) -> Update<'a> {
+    pub fn update<'a>(&'a self, bytes: &'a [u8], dictionary: Option<&'a Dictionary>) -> Update<'a> {
         let Some(place) = &self.place else { return Update::Delete };
+        let payload = || match place.entry.overflow {
+            0 => &bytes[place.entry.payload..place.entry.end],
+            _ => &self.overflowing[..],
+        };
         match (place.entry.kind, self.large) {
-            (EntryKind::Value, _) if place.entry.overflow > 0 => Update::Put(&self.overflowing),
-            (EntryKind::Value, _) => Update::Put(&bytes[place.entry.payload..place.entry.end]),
+            (EntryKind::Value, _) => Update::Put(payload()),
+            // Checked when the position came here.
+            (EntryKind::Compressed, _) => {
+                place.entry.update_with(payload(), dictionary).unwrap_or(Update::Delete)
+            }
             (EntryKind::Large, Some(large)) => Update::PutLarge(large),
             (EntryKind::Large | EntryKind::Tombstone, _) => Update::Delete,
         }
@@ -82,7 +89,7 @@ impl Steps {
     /// Behind the span are the blocks of its last entry's overflow, unless the range ends before.
     pub fn enter(
         &mut self,
-        bytes: &[u8],
+        (bytes, dictionary): (&[u8], Option<&Dictionary>),
         range: &KeyRange,
         direction: Direction,
     ) -> Result<Entered> {
@@ -108,7 +115,7 @@ impl Steps {
         }
         let index = if direction == Direction::Ascending { low } else { high - 1 };
         self.key.set_prefix(&block);
-        let entry = self.stand_on(&block, index)?;
+        let entry = self.stand_on(&block, index, dictionary)?;
         self.place = Some(Place { layout, index, low, high, entry });
         Ok(Entered { found: true, last })
     }
@@ -116,7 +123,11 @@ impl Steps {
     /// Moves to the next entry of the same span. False if there is none; the position is then
     /// unchanged.
     #[inline]
-    pub fn step(&mut self, bytes: &[u8], direction: Direction) -> Result<bool> {
+    pub fn step(
+        &mut self,
+        (bytes, dictionary): (&[u8], Option<&Dictionary>),
+        direction: Direction,
+    ) -> Result<bool> {
         let Some(place) = &self.place else { return Ok(false) };
         let index = match direction {
             Direction::Ascending if place.index + 1 < place.high => place.index + 1,
@@ -124,7 +135,7 @@ impl Steps {
             _ => return Ok(false),
         };
         let block = place.layout.over(bytes);
-        let entry = self.stand_on(&block, index)?;
+        let entry = self.stand_on(&block, index, dictionary)?;
         if let Some(place) = &mut self.place {
             place.index = index;
             place.entry = entry;
@@ -134,9 +145,12 @@ impl Steps {
 
     /// Moves to the next entry, ascending, and fails if its key is not greater than the one before.
     #[inline]
-    pub fn step_checked(&mut self, bytes: &[u8]) -> Result<bool> {
+    pub fn step_checked(
+        &mut self,
+        (bytes, dictionary): (&[u8], Option<&Dictionary>),
+    ) -> Result<bool> {
         let Some(Place { entry: before, .. }) = self.place else { return Ok(false) };
-        if !self.step(bytes, Direction::Ascending)? {
+        if !self.step((bytes, dictionary), Direction::Ascending)? {
             return Ok(false);
         }
         if let Some(place) = &self.place {
@@ -148,7 +162,12 @@ impl Steps {
     }
 
     #[inline]
-    fn stand_on(&mut self, block: &SortedBlock<'_>, index: usize) -> Result<Entry> {
+    fn stand_on(
+        &mut self,
+        block: &SortedBlock<'_>,
+        index: usize,
+        dictionary: Option<&Dictionary>,
+    ) -> Result<Entry> {
         let entry = block.entry(index)?;
         self.key.set(block, index, &entry);
         if entry.overflow > 0 {
@@ -158,12 +177,12 @@ impl Steps {
         }
         if entry.kind != EntryKind::Value {
             let update = match entry.overflow {
-                0 => entry.update(block.bytes())?,
-                _ => entry.update_with(&self.overflowing)?,
+                0 => entry.update(block.bytes(), dictionary)?,
+                _ => entry.update_with(&self.overflowing, dictionary)?,
             };
             self.large = match update {
                 Update::PutLarge(large) => Some(large),
-                Update::Put(_) | Update::Delete => None,
+                Update::Put(_) | Update::PutCompressed(_) | Update::Delete => None,
             };
         }
         Ok(entry)

@@ -84,6 +84,7 @@ impl RunStream {
             uses_cache,
             missing: Vec::new(),
         };
+        run.dictionary()?;
         stream.next_span()?;
         Ok(stream)
     }
@@ -101,9 +102,10 @@ impl RunStream {
             let first = self.next;
             self.bring_span(first).map_err(self.run.blame(first))?;
             let bytes = &self.piece.bytes()[self.span.clone()];
+            let entries = (bytes, self.run.known_dictionary());
             let entered = self
                 .steps
-                .enter(bytes, &self.range, Direction::Ascending)
+                .enter(entries, &self.range, Direction::Ascending)
                 .map_err(self.run.blame(first))?;
             if self.charge.bytes() != self.steps.heap_bytes() as u64 {
                 self.charge.resize(self.steps.heap_bytes() as u64);
@@ -246,13 +248,14 @@ impl SortedStream for RunStream {
 
     #[inline]
     fn update(&self) -> Update<'_> {
-        self.steps.update(&self.piece.bytes()[self.span.clone()])
+        let bytes = &self.piece.bytes()[self.span.clone()];
+        self.steps.update(bytes, self.run.known_dictionary())
     }
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
         let bytes = &self.piece.bytes()[self.span.clone()];
-        match self.steps.step_checked(bytes) {
+        match self.steps.step_checked((bytes, self.run.known_dictionary())) {
             Ok(true) => Ok(()),
             Ok(false) => self.next_span(),
             Err(error) => Err(self.run.blame(self.next.saturating_sub(1))(error)),

@@ -7,7 +7,7 @@
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use crate::base::stream::{LargeRef, Update};
+use crate::base::stream::{Dictionary, LargeRef, Update};
 use crate::memory::budget::{Charge, Use};
 use crate::run::block::overflow::receives;
 use crate::run::block::{KeyBuffer, SortedBlock, is_of};
@@ -31,6 +31,10 @@ struct Seen {
     edges: Vec<(Vec<u8>, Vec<u8>)>,
     hashes: Vec<u64>,
     large: Vec<LargeRef>,
+    dictionary: Option<Dictionary>,
+    /// The dictionary could not be read: values are not decoded.
+    is_undecodable: bool,
+    decoded: Vec<u8>,
     entries: u64,
     tombstones: u64,
     user_bytes: u64,
@@ -65,7 +69,8 @@ impl Seen {
         let lists = self.spans.capacity() * size_of::<BlockSpan>()
             + self.edges.capacity() * size_of::<(Vec<u8>, Vec<u8>)>()
             + self.hashes.capacity() * size_of::<u64>()
-            + self.large.capacity() * size_of::<LargeRef>();
+            + self.large.capacity() * size_of::<LargeRef>()
+            + self.decoded.capacity();
         lists as u64 + self.edge_bytes
     }
 
@@ -80,7 +85,7 @@ impl Seen {
 impl Run {
     /// Reads the whole run and checks it: block checksums and kinds, the order of keys, prefixes
     /// and heads, counts, the index against the data, every key in the filter, the list of large
-    /// values.
+    /// values, every compressed value.
     pub fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
         let mut ahead = Ahead::new(self);
         let mut charge = self.storage().budget().charge(Use::Work, 0);
@@ -98,6 +103,7 @@ impl Run {
         self.verify_index(&mut ahead, &seen, report);
         self.verify_filter(&mut ahead, &seen, report);
         self.verify_large(&mut ahead, &seen, report);
+        self.verify_dictionary(&mut ahead, report);
         Ok(())
     }
 
@@ -113,6 +119,12 @@ impl Run {
         report: &mut dyn CheckReport,
     ) -> Seen {
         let mut seen = Seen { is_complete: true, ..Seen::default() };
+        // From the device, as all that is verified; `verify_dictionary` reports what is wrong.
+        if let Some(name) = self.reference().dictionary {
+            let read = self.read_dictionary(name);
+            seen.is_undecodable = read.is_err();
+            seen.dictionary = Some(read.unwrap_or_else(|_| Dictionary::new(Vec::new())));
+        }
         let blocks = 0..self.reference().data_blocks;
         visit_spans(ahead, blocks, BlockKind::Data, report, &mut |span, bytes, report| {
             let checked = bytes.map(|bytes| self.verify_span(span.first, bytes, &mut seen));
@@ -135,7 +147,8 @@ impl Run {
         }
         let before = seen.edges.last().map(|(_, last)| last.clone());
         let mut edges = Edges::default();
-        let is_whole = visit_entries(&block, &mut |key, update| {
+        let dictionary = seen.dictionary.clone();
+        let is_whole = visit_entries(&block, dictionary.as_ref(), &mut |key, update| {
             let last = if edges.first.is_some() { Some(&edges.last) } else { before.as_ref() };
             if last.is_some_and(|last| key <= last.as_slice()) {
                 return Err(Error::corrupt("the keys of a run do not ascend"));
@@ -144,8 +157,12 @@ impl Run {
             seen.tombstones += u64::from(update.is_delete());
             seen.user_bytes += (key.len() + update.inline_bytes()) as u64;
             seen.hashes.push(self.storage().key_hash(key).0);
-            if let Update::PutLarge(large) = update {
-                seen.large.push(large);
+            match update {
+                Update::PutLarge(large) => seen.large.push(large),
+                Update::PutCompressed(value) if !seen.is_undecodable => {
+                    value.decode(&mut seen.decoded)?;
+                }
+                Update::Put(_) | Update::PutCompressed(_) | Update::Delete => {}
             }
             edges.add(key);
             Ok(())
@@ -290,6 +307,16 @@ impl Run {
         if is_complete && listed != seen.large {
             let what = "the list of large values does not match the entries";
             report.finding(self.wrong(start, what));
+        }
+    }
+
+    fn verify_dictionary(&self, ahead: &mut Ahead<'_>, report: &mut dyn CheckReport) {
+        let Some(name) = self.reference().dictionary else { return };
+        let block = self.reference().dictionary_start();
+        if let Some(bytes) = ahead.block(block, report)
+            && let Err(error) = self.decode_dictionary(bytes, name)
+        {
+            report.finding(error);
         }
     }
 }

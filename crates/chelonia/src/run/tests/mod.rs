@@ -1,5 +1,6 @@
 //! Runs compared with ordered maps, and damaged or forged.
 
+mod compressed;
 mod hostile;
 mod layout;
 mod model;
@@ -41,6 +42,7 @@ impl Owned {
     pub fn of(update: Update<'_>) -> Self {
         match update {
             Update::Put(value) => Owned::Put(value.to_vec()),
+            Update::PutCompressed(value) => Owned::Put(value.to_value().unwrap().to_vec()),
             Update::PutLarge(large) => Owned::Large(large),
             Update::Delete => Owned::Delete,
         }

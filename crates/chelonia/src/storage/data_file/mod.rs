@@ -40,7 +40,7 @@ use std::ops::Deref;
 use superblock::FIRST_BLOCK;
 
 /// The number of block kinds; index 0 counts blocks without a kind (`BlockKind`).
-pub const BLOCK_KINDS: usize = BlockKind::DataOverflow as usize + 1;
+pub const BLOCK_KINDS: usize = BlockKind::Dictionary as usize + 1;
 
 /// I/O statistics of the data file since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

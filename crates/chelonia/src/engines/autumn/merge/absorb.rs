@@ -46,7 +46,7 @@ impl Autumn {
         let Some(group) = small_neighbours(&weights, distance) else {
             return;
         };
-        let own = self.output(work.quota);
+        let own = self.output(work);
         let first = group.start;
         let before = next.level0.clone();
         match self.merge_small(version, writer, (group, &mut *next), &own, *work.workers) {

@@ -333,7 +333,7 @@ impl Job for MergeJob<'_> {
     fn run(&mut self, work: &Work<'_>) -> Result<()> {
         let Task::Merge(_, unit) = &self.task else { return Ok(()) };
         let (tree, counters) = (self.tree, &self.tree.shared.counters);
-        let output = tree.output(work.quota);
+        let output = tree.output(work);
         let workers = work.workers.at_most(self.workers.threads());
         let error = match unit.run(&output, counters, &workers) {
             Ok(merged) => {
@@ -365,7 +365,7 @@ impl Job for MergeJob<'_> {
         let tree = self.tree;
         let mut writer = tree.writer.lock();
         let version = tree.newest();
-        let output = tree.output(work.quota);
+        let output = tree.output(work);
         output.gain(std::mem::take(&mut self.gained));
         output.lose(std::mem::take(&mut self.lost));
         let mut next = Next::of(&version);

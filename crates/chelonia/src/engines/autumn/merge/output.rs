@@ -6,8 +6,8 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
-use crate::base::stream::{LargeRef, Update};
-use crate::engine::OwnedExtent;
+use crate::base::stream::{LargeRef, NewValues, Update};
+use crate::engine::{OwnedExtent, Work};
 use crate::engines::autumn::bounds::Edges;
 use crate::engines::autumn::codec;
 use crate::engines::autumn::counters::Counters;
@@ -19,7 +19,6 @@ use crate::engines::autumn::version::Next;
 use crate::run::{RunBuilder, RunOptions, RunRef, WasCached, weight};
 use crate::runtime::sync::{Arc, Mutex};
 use crate::storage::block::DATA_FILE;
-use crate::storage::quota::Quota;
 use crate::structure::{self, Ledger, NodeRef, events};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(in crate::engines::autumn) struct Output<'t> {
     tree: structure::Output<'t, Node, Counters>,
     options: RunOptions,
+    values: NewValues<'t>,
     builders: Mutex<Vec<RunBuilder>>,
 }
 
@@ -40,15 +40,15 @@ pub(in crate::engines::autumn) struct Change {
 }
 
 impl<'t> Output<'t> {
-    /// Creates an empty output.
+    /// Creates an empty output of `work`.
     pub fn new(
         node_cache: &'t NodeCache,
         counters: &'t Counters,
         options: RunOptions,
-        quota: &'t Quota<'t>,
+        work: &Work<'t>,
     ) -> Self {
-        let tree = structure::Output::new(node_cache, (counters, &counters.node_bytes), quota);
-        Self { tree, options, builders: Mutex::default() }
+        let tree = structure::Output::new(node_cache, (counters, &counters.node_bytes), work.quota);
+        Self { tree, options, values: work.values, builders: Mutex::default() }
     }
 
     /// Returns a writer of tables with this many filter bits per key; return it with `give_back`.
@@ -57,6 +57,7 @@ impl<'t> Output<'t> {
         let mut builder =
             recycled.unwrap_or_else(|| RunBuilder::new(self.tree.storage(), self.options));
         builder.set_bits_per_key(bits_per_key);
+        builder.set_values(self.values);
         TableWriter { builder, large: Vec::new(), output: self }
     }
 

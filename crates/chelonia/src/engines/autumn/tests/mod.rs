@@ -14,6 +14,7 @@ use super::table::Sequence;
 use super::{Autumn, AutumnConfig};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::keys::KeyRange;
+use crate::base::stream::NewValues;
 use crate::engine::tests::jobs::{failed_jobs_change_nothing, work};
 use crate::engine::tests::life::{Plan, live};
 use crate::engine::tests::world::{self, Item, Model, Tried};
@@ -284,6 +285,7 @@ fn what_sank_out_of_level_0_stays_hidden() {
                 workers: &world.workers,
                 progress: &|_| {},
                 quota: &UNLIMITED,
+                values: NewValues::Plain,
             };
             let Some(absorbed) = crate::engine::do_job(&world.tree, &work).unwrap() else { break };
             world.note(&Model::new(), absorbed);

@@ -1,6 +1,7 @@
 //! Tests of allocation on a nearly full device.
 
 use super::{World, levels, tiny};
+use crate::base::stream::NewValues;
 use crate::engine::tests::world::{Item, Model, Updates};
 use crate::engine::tests::{key_of, uniform, value};
 use crate::engine::{Absorbed, Engine, Work, WriteBudget};
@@ -19,7 +20,12 @@ fn gained(absorbed: &Absorbed) -> u64 {
 }
 
 fn inline(run: impl FnOnce(&Work<'_>) -> Absorbed) -> Absorbed {
-    run(&Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED })
+    run(&Work {
+        workers: &Workers::inline(),
+        progress: &|_| {},
+        quota: &UNLIMITED,
+        values: NewValues::Plain,
+    })
 }
 
 /// Checks `Engine::space_times`, and `MINIMAL_BYTES` of `disk_full/pool.rs`.
@@ -59,7 +65,12 @@ fn reclaim_all(world: &mut World) -> u64 {
     let mut units = 0;
     loop {
         let needed = world.tree.reclaim_needs_bytes();
-        let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
+        let work = Work {
+            workers: &Workers::inline(),
+            progress: &|_| {},
+            quota: &UNLIMITED,
+            values: NewValues::Plain,
+        };
         let Some(absorbed) = world.tree.reclaim(&work).unwrap() else { return units };
         let took = gained(&absorbed);
         assert!(took <= needed, "unit {units}: {took} bytes, {needed} were to be enough");

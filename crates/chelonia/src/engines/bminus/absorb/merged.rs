@@ -58,6 +58,11 @@ impl<'m> Merged<'m> {
             let record = match self.updates.update() {
                 Update::Delete => None,
                 Update::Put(value) => Some((value.to_vec(), false)),
+                Update::PutCompressed(value) => {
+                    let mut payload = Vec::new();
+                    value.decode(&mut payload)?;
+                    Some((payload, false))
+                }
                 Update::PutLarge(large) => {
                     let mut payload = Vec::new();
                     large.encode(&mut payload);

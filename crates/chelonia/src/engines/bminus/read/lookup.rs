@@ -34,7 +34,7 @@ fn find_in(bytes: PageBytes<'_>, key: &[u8]) -> Result<Option<Found>> {
         true => Update::PutLarge(large_of(&payload)?),
         false => Update::Put(&payload),
     };
-    Ok(RunHit::from(update).found())
+    RunHit::try_from(update).map(RunHit::found)
 }
 
 impl BminusVersion {

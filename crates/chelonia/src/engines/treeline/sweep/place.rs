@@ -88,6 +88,7 @@ pub(super) fn place(
 pub(super) fn payload_len(update: &Update<'_>) -> usize {
     match update {
         Update::Put(value) => value.len(),
+        Update::PutCompressed(value) => value.value_len(),
         Update::PutLarge(_) => LARGE_REF_BYTES_MAX,
         Update::Delete => 0,
     }

@@ -145,6 +145,7 @@ impl GroupUpdates {
                 self.bytes.extend_from_slice(value);
                 What::Put
             }
+            Update::PutCompressed(_) => unreachable!("the runs of a treeline compress nothing"),
             Update::PutLarge(large) => What::Large(large),
             Update::Delete => What::Delete,
         };

@@ -70,8 +70,7 @@ impl Turtle {
                 (work.progress)(now.saturating_sub(before));
             };
             let work = Work { workers: &workers, progress: &progress, ..*work };
-            let output =
-                Output::new(&shared.node_cache, &shared.events, self.options.run, work.quota);
+            let output = Output::new(&shared.node_cache, &shared.events, self.options.run, &work);
             match self.grow(version, updates, &work, geometry, &output, damage) {
                 Ok((root, summary)) => {
                     return Ok(Built { root, summary, ledger: output.into_ledger() });

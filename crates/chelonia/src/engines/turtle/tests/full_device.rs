@@ -1,6 +1,8 @@
 //! Absorbs that fail, full devices, and the space that minimal flushes and reclaiming take.
 
 use super::*;
+use crate::base::stream::NewValues;
+use crate::engine::tests::jobs::work;
 
 #[test]
 fn a_failed_absorb_changes_nothing() {
@@ -63,7 +65,8 @@ fn a_roll_back_gives_back_all_that_it_can() {
     let used = || world.storage.stats().space.used_blocks;
     let before = used();
     let shared = &world.tree.shared;
-    let output = Output::new(&shared.node_cache, &shared.events, world.options.run, &UNLIMITED);
+    let output =
+        Output::new(&shared.node_cache, &shared.events, world.options.run, &work(&world.workers));
     let mut runs = Vec::new();
     for (key, item) in uniform(&mut rng, 3) {
         let mut writer = output.leaf_writer();
@@ -97,7 +100,12 @@ fn many_tight_absorbs_leave_nodes_that_can_be_read() {
         for _ in 0..100 {
             let batch = uniform(&mut rng, 5);
             let updates = Updates::new(batch.clone());
-            let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
+            let work = Work {
+                workers: &Workers::inline(),
+                progress: &|_| {},
+                quota: &UNLIMITED,
+                values: NewValues::Plain,
+            };
             let absorbed = world.tree.absorb(&updates, WriteBudget::Minimal, &work).unwrap();
             world.note(&batch, absorbed);
         }
@@ -130,7 +138,12 @@ fn a_unit_over_leaves_of_before_allocates_no_more_than_it_says() {
 fn units_keep_their_word(mut world: World, batches: usize, rng: &mut Rng) {
     for _ in 0..batches {
         let batch = uniform(rng, 100);
-        let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
+        let work = Work {
+            workers: &Workers::inline(),
+            progress: &|_| {},
+            quota: &UNLIMITED,
+            values: NewValues::Plain,
+        };
         let absorbed =
             world.tree.absorb(&Updates::new(batch.clone()), WriteBudget::Minimal, &work).unwrap();
         world.note(&batch, absorbed);
@@ -138,7 +151,12 @@ fn units_keep_their_word(mut world: World, batches: usize, rng: &mut Rng) {
     let (mut units, mut most) = (0, 0);
     while world.tree.stats().buffered_bytes > 0 {
         let needed = world.tree.reclaim_needs_bytes();
-        let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
+        let work = Work {
+            workers: &Workers::inline(),
+            progress: &|_| {},
+            quota: &UNLIMITED,
+            values: NewValues::Plain,
+        };
         let absorbed = world.tree.reclaim(&work).unwrap().unwrap();
         let runs = absorbed.gained.iter().map(|owned| owned.extent.bytes()).sum::<u64>();
         // Besides the entries each run has an index and a filter, here of a block each.

@@ -10,6 +10,7 @@ use crate::buffer_tree::level::{LevelOutput, LevelPivot, write_level};
 use crate::buffer_tree::node::{Child, Pivot, Segment};
 use crate::buffer_tree::output::Output;
 use crate::buffer_tree::source::Source;
+use crate::engine::tests::jobs::work;
 use crate::engine::tests::world::{Report, Updates};
 use crate::engine::tests::{hostile, key_of, uniform};
 use crate::engine::{Engine, Version};
@@ -17,7 +18,6 @@ use crate::engines::turtle::{TreeVersion, Turtle, TurtleConfig};
 use crate::merge::{Merge, Tombstones, UpdatesStream};
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};
-use crate::storage::quota::UNLIMITED;
 use crate::structure::{SharedKey, take_payloads, to_blocks};
 
 /// Returns a tree with several heights and full buffers.
@@ -97,7 +97,8 @@ fn changed(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> TreeVersion {
     let root = shared.node_cache.load_owned(&version.root).unwrap();
     let mut pivots = root.pivots.clone();
     change(&mut pivots);
-    let output = Output::new(&shared.node_cache, &shared.events, world.options.run, &UNLIMITED);
+    let output =
+        Output::new(&shared.node_cache, &shared.events, world.options.run, &work(&world.workers));
     let written = output.write_node(root.height, pivots).unwrap();
     let Child::Node(root, summary) = written.child else { panic!("a node was written") };
     TreeVersion {
@@ -186,7 +187,8 @@ fn a_level_refuses_entries_before_the_pivot_that_they_are_for() {
     let mut rng = Rng::new(6);
     let world = grown(&mut rng);
     let shared = &world.tree.shared;
-    let output = Output::new(&shared.node_cache, &shared.events, world.options.run, &UNLIMITED);
+    let output =
+        Output::new(&shared.node_cache, &shared.events, world.options.run, &work(&world.workers));
     let updates = Updates::new(uniform(&mut rng, 300));
     let key = |rank| SharedKey::whole(updates.key(rank));
     let level_of = |first: &SharedKey, second: &SharedKey, upper: &SharedKey| {

@@ -1,6 +1,7 @@
 //! Tests of nodes with long keys.
 
 use super::{World, tiny};
+use crate::base::stream::NewValues;
 use crate::engine::tests::long_keys::{live_with_long_keys, metadata_of_shared_keys};
 use crate::engine::tests::value;
 use crate::engine::tests::world::{Model, Updates};
@@ -40,7 +41,12 @@ fn a_node_with_hundreds_of_segments_that_begin_at_long_keys_is_read_again() {
     world.absorb(batch(0, 1));
     for round in 1..4 {
         let batch = batch(10 * round, 3);
-        let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
+        let work = Work {
+            workers: &Workers::inline(),
+            progress: &|_| {},
+            quota: &UNLIMITED,
+            values: NewValues::Plain,
+        };
         let absorbed =
             world.tree.absorb(&Updates::new(batch.clone()), WriteBudget::Minimal, &work).unwrap();
         world.note(&batch, absorbed);

@@ -3,6 +3,7 @@
 use super::{World, tiny};
 use crate::base::checksum::KeyHash;
 use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::NewValues;
 use crate::engine::tests::world::check_scans;
 use crate::engine::tests::{key_of, uniform, value};
 use crate::engine::{Engine, Work};
@@ -134,7 +135,12 @@ fn maintenance_that_fails_changes_nothing() {
     assert!(wants, "reads pay and nothing is due");
     let (stats, used) = (world.tree.stats(), world.storage.stats().space.used_blocks);
     world.faults.fail(Fault::sticky(Call::Write, 0));
-    let work = Work { workers: &world.workers, progress: &|_| {}, quota: &UNLIMITED };
+    let work = Work {
+        workers: &world.workers,
+        progress: &|_| {},
+        quota: &UNLIMITED,
+        values: NewValues::Plain,
+    };
     assert!(crate::engine::do_job(&world.tree, &work).is_err());
     world.faults.heal();
     assert_eq!(world.storage.stats().space.used_blocks, used);

@@ -2,6 +2,7 @@
 //! it came from.
 
 use super::{World, tiny};
+use crate::base::stream::NewValues;
 use crate::engine::tests::{key_of, value};
 use crate::engine::{Engine, Work};
 use crate::engines::turtle::TurtleConfig;
@@ -30,7 +31,8 @@ fn write_all(world: &mut World, rng: &mut Rng, distance: u64) {
 /// Moves all buffered updates to the leaves.
 fn settle(world: &mut World) {
     let workers = world.workers;
-    let work = Work { workers: &workers, progress: &|_| {}, quota: &UNLIMITED };
+    let work =
+        Work { workers: &workers, progress: &|_| {}, quota: &UNLIMITED, values: NewValues::Plain };
     while let Some(absorbed) = world.tree.reclaim(&work).unwrap() {
         world.note(&super::Model::new(), absorbed);
     }

@@ -3,7 +3,7 @@
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::limits::BLOCK_BYTES;
-use crate::base::stream::Update;
+use crate::base::stream::{Dictionary, Update};
 use crate::kernels::prefix::common_prefix;
 use crate::memory::budget::{Charge, Use};
 use crate::run::block::{
@@ -178,10 +178,12 @@ pub(in crate::run) fn visit_spans(
 }
 
 /// Visits all entries of a joined span, and checks the properties that lookups rely on: prefix,
-/// heads and slots are those that the builder would have written. False if the last entry was not
-/// visited, because it overflows and the blocks of that are not behind the span.
+/// heads and slots are those that the builder would have written. Compressed values come with
+/// `dictionary`. False if the last entry was not visited, because it overflows and the blocks of
+/// that are not behind the span.
 pub(in crate::run) fn visit_entries(
     block: &SortedBlock<'_>,
+    dictionary: Option<&Dictionary>,
     visit: &mut dyn FnMut(&[u8], Update<'_>) -> Result<()>,
 ) -> Result<bool> {
     let count = block.layout().count();
@@ -198,12 +200,12 @@ pub(in crate::run) fn visit_entries(
         }
         let behind = block.bytes().get(BLOCK_BYTES..).unwrap_or_default();
         if entry.overflow == 0 {
-            visit(key.as_slice(), entry.update(block.bytes())?)?;
+            visit(key.as_slice(), entry.update(block.bytes(), dictionary)?)?;
         } else if behind.is_empty() {
             is_whole = false;
         } else {
             entry.gather(block.bytes(), behind.chunks_exact(BLOCK_BYTES), &mut overflowing)?;
-            visit(key.as_slice(), entry.update_with(&overflowing)?)?;
+            visit(key.as_slice(), entry.update_with(&overflowing, dictionary)?)?;
         }
         if place == 0 {
             first.extend_from_slice(key.as_slice());

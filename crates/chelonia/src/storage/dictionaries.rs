@@ -1,0 +1,56 @@
+//! The dictionaries in memory: one copy of each, however many runs have it.
+
+use crate::base::error::Result;
+use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::stream::{Dictionary, DictionaryId};
+use crate::memory::budget::{Budget, Charge, Use};
+use crate::runtime::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+
+/// Dictionaries by name. Those that nobody uses are removed when others are added.
+pub struct Dictionaries {
+    table: Mutex<Table>,
+}
+
+struct Table {
+    known: BTreeMap<DictionaryId, Dictionary>,
+    /// Table length at which unused dictionaries are removed.
+    prune_at: usize,
+    charge: Charge,
+}
+
+impl Dictionaries {
+    /// Creates an empty table.
+    #[must_use]
+    pub fn new(budget: &Arc<Budget>) -> Self {
+        let charge = budget.charge(Use::Work, 0);
+        Self { table: Mutex::new(Table { known: BTreeMap::new(), prune_at: 8, charge }) }
+    }
+
+    /// The dictionary `name`; calls `load` if it is not in memory.
+    pub fn get(
+        &self,
+        name: DictionaryId,
+        load: impl FnOnce() -> Result<Dictionary>,
+    ) -> Result<Dictionary> {
+        if let Some(known) = self.table.lock().known.get(&name) {
+            return Ok(known.clone());
+        }
+        // Loaded without the lock: another thread may load it too.
+        load().map(|loaded| self.share(loaded))
+    }
+
+    /// The copy of `dictionary` that all use.
+    #[must_use]
+    pub fn share(&self, dictionary: Dictionary) -> Dictionary {
+        let mut table = self.table.lock();
+        let shared = table.known.entry(dictionary.id()).or_insert(dictionary).clone();
+        if table.known.len() > table.prune_at {
+            table.known.retain(|_, known| !known.is_alone());
+            table.prune_at = 2 * table.known.len() + 8;
+        }
+        let bytes = table.known.len() as u64 * BLOCK_BYTES_U64;
+        table.charge.resize(bytes);
+        shared
+    }
+}
