@@ -20,20 +20,22 @@
 //! levels with buffers.
 
 use chelonia::{
-    AutumnOptions, BminusOptions, Database, Durability, FilterKind, Keyspace, KeyspaceOptions,
-    Result, SplinterOptions, TreelineOptions, TurtleOptions,
+    AutumnOptions, BminusOptions, Compression, Database, Durability, FilterKind, Keyspace,
+    KeyspaceOptions, Result, SplinterOptions, TreelineOptions, TurtleOptions,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The names of the stores of a format.
-pub const STORES: [&str; 10] = [
+pub const STORES: [&str; 12] = [
     "closed",
     "crashed",
     "both-closed",
     "both-crashed",
     "splinter-closed",
     "splinter-crashed",
+    "compressed-closed",
+    "compressed-crashed",
     "treeline-closed",
     "treeline-crashed",
     "bminus-closed",
@@ -64,6 +66,8 @@ fn keyspaces(database: &Database, name: &str) -> Result<[Keyspace; 2]> {
         bloom.engine(TreelineOptions::new().group_pages(4))
     } else if name.starts_with("bminus") {
         bloom.engine(BminusOptions::new().delta_bytes(1 << 10))
+    } else if name.starts_with("compressed") {
+        bloom.compression(Compression::Fast)
     } else {
         bloom
     };

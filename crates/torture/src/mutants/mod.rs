@@ -19,6 +19,7 @@ mod db;
 mod engine;
 mod log;
 mod mutation_runner;
+mod runs;
 mod splinter;
 mod storage;
 mod treeline;
@@ -43,7 +44,7 @@ pub struct Mutant {
 /// All mutants.
 pub fn all() -> Vec<Mutant> {
     let engines = [engine::MUTANTS, autumn::MUTANTS, splinter::MUTANTS, treeline::MUTANTS];
-    let engines = [&engines[..], &[bminus::MUTANTS]].concat().concat();
+    let engines = [&engines[..], &[bminus::MUTANTS, runs::MUTANTS]].concat().concat();
     [log::MUTANTS, storage::MUTANTS, db::MUTANTS, &engines].concat()
 }
 

@@ -18,7 +18,7 @@
 //! of four the committing thread does the background work and time is simulated, so the unit is
 //! determined by its seed. The others use threads.
 
-use crate::suite::support::{KINDS, below, engines_of, layout_of, one_of};
+use crate::suite::support::{KINDS, below, compression_of, engines_of, layout_of, one_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::unreachable_blocks;
 use chelonia::internals::{Clock, FaultDirectory, FaultPlan, MemoryDirectory, Rng};
@@ -184,7 +184,9 @@ impl Life {
 
     fn open_keyspaces(&mut self, count: usize) {
         let open = |number: usize| {
-            let options = KeyspaceOptions::new().engine(self.engines[number % self.engines.len()]);
+            let engine = self.engines[number % self.engines.len()];
+            let options = KeyspaceOptions::new().engine(engine);
+            let options = options.compression(compression_of(engine, number as u64));
             self.database().keyspace(&format!("keyspace {number}"), options).unwrap()
         };
         self.keyspaces = (0..count).map(open).collect();

@@ -11,7 +11,7 @@
 //! A check *overlaps a write* if a commit that was not acknowledged when the check began had begun
 //! before it ended. The interleaving of the threads does not follow from the unit.
 
-use crate::suite::support::{ENGINES, KEYSPACES, engine_of, layout_of};
+use crate::suite::support::{ENGINES, KEYSPACES, compression_of, engine_of, layout_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::{MemoryDirectory, Rng, unreachable_blocks};
 use chelonia::{
@@ -69,6 +69,8 @@ impl Shared {
             let engine = EngineOptions::tiny(engine_of(place as u64), 4 << 10);
             let number = usize::try_from(unit.number).unwrap() + place;
             let options = KeyspaceOptions::new().engine(engine).filter(filters[number % 2]);
+            let compression = compression_of(engine_of(place as u64), unit.number);
+            let options = options.compression(compression);
             let keyspace = database.keyspace(KEYSPACES[place], options).unwrap();
             keyspace.set_checkpoint_distance(3_000).unwrap();
             keyspace

@@ -1,7 +1,7 @@
 //! Shared by several tests: models, engines, random choices.
 
 use chelonia::internals::Rng;
-use chelonia::{EngineKind, LogLayout};
+use chelonia::{Compression, EngineKind, LogLayout};
 use std::collections::BTreeMap;
 
 /// The expected content of a keyspace.
@@ -14,6 +14,18 @@ pub const ENGINES: usize = EngineKind::ALL.len();
 pub fn engine_of(number: u64) -> EngineKind {
     let all = EngineKind::ALL;
     all[usize::try_from(number % all.len() as u64).unwrap()]
+}
+
+/// The compression of a keyspace with this engine that `number` distinguishes.
+pub fn compression_of(engine: EngineKind, number: u64) -> Compression {
+    match engine {
+        EngineKind::Turtle | EngineKind::Autumn | EngineKind::Splinter
+            if number.is_multiple_of(2) =>
+        {
+            Compression::Fast
+        }
+        _ => Compression::None,
+    }
 }
 
 /// Kinds of units of tests in which engines are also alone: each engine alone, and all engines in

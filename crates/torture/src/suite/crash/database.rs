@@ -1,7 +1,7 @@
 //! The databases of crash tests: small, stepped, with keyspaces that their options distinguish.
 
 use super::run::{AllDials, Dials, Opening, Space, State};
-use crate::suite::support::{ENGINES, ModelSpace, engine_of};
+use crate::suite::support::{ENGINES, ModelSpace, compression_of, engine_of};
 use chelonia::internals::Directory;
 use chelonia::{
     Database, DatabaseBuilder, EngineOptions, FilterKind, Keyspace, KeyspaceOptions, LevelOptions,
@@ -28,7 +28,8 @@ pub fn options_of(made: u32) -> KeyspaceOptions {
     let is_even = (u64::from(made) / ENGINES as u64).is_multiple_of(2);
     let kind = if is_even { FilterKind::Bloom } else { FilterKind::Quotient };
     let options = KeyspaceOptions::new().engine(engine_options_of(made));
-    options.filter(kind).filter_bits_per_key(4 + made % MAKES)
+    let compression = compression_of(engine_of(u64::from(made)), u64::from(made / 3));
+    options.filter(kind).filter_bits_per_key(4 + made % MAKES).compression(compression)
 }
 
 /// The engine of the keyspace that was made as number `made`, with its fixed options.

@@ -5,7 +5,7 @@
 //! Answers may be wrong: a checksum is not a signature.
 
 use super::mutate::mutate;
-use crate::suite::support::{LAYOUTS, below, engine_of, layout_of};
+use crate::suite::support::{LAYOUTS, below, compression_of, engine_of, layout_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::{Directory, MemoryDirectory, Rng, forged, stopped_by, tick};
 use chelonia::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
@@ -76,6 +76,7 @@ impl Sample {
         let options = KeyspaceOptions::new;
         for engine in EngineKind::ALL {
             let tiny = options().engine(EngineOptions::tiny(engine, 8 << 10));
+            let tiny = tiny.compression(compression_of(engine, (layout != LAYOUTS[0]).into()));
             database.keyspace(engine.name(), tiny)?.set_checkpoint_distance(3_000)?;
         }
         let write = |numbers: std::ops::Range<u64>| -> Result<()> {
@@ -141,7 +142,11 @@ impl Sample {
         match decoder {
             "superblock" => vec![data[..BLOCK].to_vec()],
             "catalog" => payload(8, 16, 300),
-            "options" => vec![vec![1, 1, 0, 16, 0, 64, 0], vec![1, 1, 1, 10, 128, 64, 4, 232, 7]],
+            "options" => vec![
+                vec![1, 1, 0, 16, 0, 64, 0],
+                vec![1, 1, 1, 10, 128, 64, 4, 232, 7],
+                vec![17, 1, 0, 16, 0, 64, 0, 1],
+            ],
             "root" => vec![
                 vec![1, 1, 0],
                 [&[1, 2, 1][..], &[9; 40]].concat(),
@@ -150,6 +155,12 @@ impl Sample {
             "entries" => self.heads(),
             "index" => kind(3),
             "large values" => kind(5),
+            "dictionary" => kind(12),
+            // Forty literals; and four, and a match of the dictionary's begin with them.
+            "compressed value" => vec![
+                [&[40, 0xf0, 25][..], &[b'x'; 40]].concat(),
+                vec![40, 0x4f, b'w', b'x', b'y', b'z', 28, 0, 12, 0x50, 1, 2, 3, 4, 5],
+            ],
             "structure" => payload(7, 16, BLOCK - 16).iter().map(|part| trimmed(part)).collect(),
             "page" => payload(PAGE_KINDS[0], PAGE_PART, BLOCK - PAGE_PART),
             "delta" => payload(PAGE_KINDS[1], PAGE_PART, BLOCK - PAGE_PART),

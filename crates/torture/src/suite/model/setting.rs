@@ -1,6 +1,6 @@
 //! Sets of options under which the same history must give the same answers.
 
-use crate::suite::support::{KEYSPACES, engine_of};
+use crate::suite::support::{KEYSPACES, compression_of, engine_of};
 use chelonia::internals::{Directory, MemoryDirectory};
 use chelonia::limits::MEMORY_BYTES_MIN;
 use chelonia::{
@@ -179,7 +179,8 @@ impl Setting {
             engine => EngineOptions::tiny(engine, self.leaf_bytes),
         };
         let options = KeyspaceOptions::new().engine(engine).filter(filter);
-        options.filter_bits_per_key(self.filter_bits)
+        let compression = compression_of(self.engine(name), self.leaf_bytes.into());
+        options.filter_bits_per_key(self.filter_bits).compression(compression)
     }
 
     /// True if the committing thread does the background work.

@@ -3,7 +3,7 @@
 //! keys, some with large values that exist within one flush only. One commit in [`BATCHES`] is a
 //! batch over the thread's keyspace and the shared ones, one per engine.
 
-use crate::suite::support::{ENGINES, below, engine_of, layout_of};
+use crate::suite::support::{ENGINES, below, compression_of, engine_of, layout_of};
 use chelonia::internals::{Rng, unreachable_blocks};
 use chelonia::{Database, Durability, EngineOptions, Keyspace, KeyspaceOptions};
 use clap::Args;
@@ -101,6 +101,7 @@ fn open(path: &Path, overwriting: bool) -> chelonia::Result<Opened> {
         let made = numbers.map(|number| {
             let engine = EngineOptions::tiny(engine_of(number), 16 << 10);
             let options = KeyspaceOptions::new().engine(engine).checkpoint_distance(100_000);
+            let options = options.compression(compression_of(engine_of(number), name.len() as u64));
             database.keyspace(&format!("{name} {number}"), options)
         });
         made.collect()

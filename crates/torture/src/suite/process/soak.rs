@@ -12,7 +12,7 @@
 //! leaked. Five of six units have one engine each, the sixth a keyspace of each.
 
 use crate::marks;
-use crate::suite::support::{KINDS, below, engines_of};
+use crate::suite::support::{KINDS, below, compression_of, engines_of};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::{Rng, unreachable_blocks};
 use chelonia::{Database, EngineKind, Keyspace, KeyspaceOptions, Result, Snapshot};
@@ -184,7 +184,9 @@ struct Life {
 fn open(path: &Path, engines: &[EngineKind]) -> Result<(Database, Vec<Keyspace>)> {
     let database = Database::builder(path).memory(MEMORY).open()?;
     let open = |engine: &EngineKind| {
-        database.keyspace(engine.name(), KeyspaceOptions::new().engine(*engine))
+        let compression = compression_of(*engine, engines.len() as u64);
+        let options = KeyspaceOptions::new().engine(*engine).compression(compression);
+        database.keyspace(engine.name(), options)
     };
     let keyspaces = engines.iter().map(open).collect::<Result<_>>()?;
     Ok((database, keyspaces))

@@ -11,7 +11,7 @@
 //! - `verify` finds such blocks; it may find nothing only if every answer is right, because then
 //!   nothing refers to the damaged blocks.
 
-use crate::suite::support::{KEYSPACES, engine_of, layout_of};
+use crate::suite::support::{KEYSPACES, compression_of, engine_of, layout_of};
 use chelonia::internals::{Directory, MemoryDirectory, tick};
 use chelonia::{
     Database, Durability, EngineKind, EngineOptions, Error, ErrorKind, Key, Keyspace,
@@ -113,7 +113,9 @@ impl Store {
         let database = open(&directory, layout_of(is_closed.into()))?;
         for (number, name) in (0..).zip(KEYSPACES) {
             let engine = EngineOptions::tiny(engine_of(number), 8 << 10);
-            database.keyspace(name, options().engine(engine).checkpoint_distance(3_000))?;
+            let options = options().engine(engine).checkpoint_distance(3_000);
+            let compression = compression_of(engine_of(number), is_closed.into());
+            database.keyspace(name, options.compression(compression))?;
         }
         let (mut state, mut stale) = (State::new(), Vec::new());
         for number in 0..900_u64 {

@@ -11,7 +11,7 @@
 //! At most one commit, the last, has begun and not returned: it failed, its outcome is unknown
 //! until the next open, and no further ones are accepted.
 
-use crate::suite::support::{ENGINES, KEYSPACES, engine_of, layout_of};
+use crate::suite::support::{ENGINES, KEYSPACES, compression_of, engine_of, layout_of};
 use chelonia::internals::{
     Clock, CrashDirectory, Directory, FaultDirectory, FaultPlan, Rng, Survivors,
 };
@@ -118,6 +118,7 @@ impl World {
         for (number, (name, distance)) in (first..).zip(KEYSPACES.into_iter().zip(self.distances)) {
             let engine = EngineOptions::tiny(engine_of(number), 4 << 10);
             let options = KeyspaceOptions::new().engine(engine).checkpoint_distance(distance);
+            let options = options.compression(compression_of(engine_of(number), self.salt / 5));
             database.keyspace(name, options)?;
         }
         Ok(database)
