@@ -10,7 +10,7 @@ use crate::stores;
 use crate::workload::keys::ORDERING_BYTES;
 use crate::workload::phases::{OVERWRITES, Phase};
 use crate::workload::stream::SCAN_RECORDS_MAX;
-use crate::workload::values::VALUE_BYTES_MIN;
+use crate::workload::values::{Filling, VALUE_BYTES_MIN};
 use clap::Args;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -42,6 +42,9 @@ pub struct Common {
     /// Bytes of a value: one number, or a range such as 100..200
     #[arg(long, value_name = "BYTES", default_value = "120", value_parser = SizeRange::parse)]
     pub value_size: SizeRange,
+    /// Bytes of values: half (random and zeros), random, or file:PATH (pieces of a file)
+    #[arg(long, value_name = "KIND", default_value = "half", value_parser = Filling::parse)]
+    pub values: Filling,
     /// random, sequential, mixed:P (P% random among sequential), timestamps, moving (near places
     /// that move on), or file:PATH (one key per line)
     #[arg(long, value_name = "KIND", default_value = "random", value_parser = KeyKind::parse)]
@@ -165,6 +168,7 @@ impl Options {
         add("--memory", self.memory.to_string().into());
         add("--key-size", self.common.key_size.to_string().into());
         add("--value-size", self.common.value_size.to_string().into());
+        add("--values", self.common.values.to_string().into());
         add("--keys", self.common.keys.argument());
         add("--durability", self.common.durability.name().into());
         add("--settle-cap", self.common.settle_cap.to_string().into());
@@ -240,6 +244,7 @@ impl Options {
             "checkpoint_distance_bytes": self.checkpoint_distance,
             "key_size": self.common.key_size.to_string(),
             "value_size": self.common.value_size.to_string(),
+            "values": self.common.values.to_string(),
             "keys": self.common.keys.to_string(),
             "durability": self.common.durability.name(),
             "cap_seconds": self.cap,
@@ -263,7 +268,11 @@ pub fn parse_phase(text: &str) -> Result<Phase, String> {
 pub fn parse_engine(text: &str) -> Result<String, String> {
     match stores::find(text) {
         Some(_) => Ok(text.to_owned()),
-        None => Err(format!("allowed are {}", stores::names().join(", "))),
+        None => {
+            let names = stores::names().into_iter();
+            let names = names.chain(stores::compressed().map(|kind| kind.name));
+            Err(format!("allowed are {}", names.collect::<Vec<_>>().join(", ")))
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::columns::{Column, parse_column};
 use crate::formats::Format;
 use crate::text::{Form, parse_memory, parse_seconds, parse_size};
-use chelonia::EngineKind;
+use chelonia::{Compression, EngineKind};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -117,6 +117,18 @@ pub struct Target {
     /// Fixed at its creation
     #[arg(long, value_name = "ENGINE", value_parser = parse_engine)]
     pub engine: Option<EngineKind>,
+    /// How values are stored from now on: none (as they are, the default) or fast. For turtle,
+    /// autumn and splinter
+    #[arg(long, value_name = "KIND", value_parser = parse_compression)]
+    pub compression: Option<Compression>,
+}
+
+/// Parses the name of a compression.
+fn parse_compression(name: &str) -> Result<Compression, String> {
+    Compression::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = Compression::ALL.iter().map(|one| one.name()).collect();
+        format!("there is no such compression; there are {}", names.join(", "))
+    })
 }
 
 /// Parses the name of an engine.
@@ -409,6 +421,10 @@ pub struct Tune {
     /// keyspaces of the engine splinter
     #[arg(long, value_name = "PERCENT")]
     pub space_percent: Option<u32>,
+    /// How values are stored from now on: none (as they are) or fast. For turtle, autumn and
+    /// splinter
+    #[arg(long, value_name = "KIND", value_parser = parse_compression)]
+    pub compression: Option<Compression>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

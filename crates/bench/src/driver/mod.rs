@@ -140,7 +140,7 @@ fn plan(options: &Options) -> Result<Shared> {
         }
     }
     Ok(Shared {
-        values: Values::new(options.common.value_size),
+        values: Values::filled(options.common.value_size, &options.common.values)?,
         versions: Versions::new(states, threads),
         records,
         capacity,

@@ -11,7 +11,7 @@ use crate::kinds::Durability;
 use crate::stores::{
     Answers, Counters, Entries, Facts, Kind, Session, Settled, Store, StoreOptions,
 };
-use chelonia::{Database, EngineKind, Keyspace, KeyspaceOptions};
+use chelonia::{Compression, Database, EngineKind, Keyspace, KeyspaceOptions};
 use std::time::Duration;
 
 /// How often a settle looks whether memtables are gone.
@@ -27,18 +27,36 @@ struct Chelonia {
     settings: Vec<(&'static str, String)>,
 }
 
+/// Engines with values compressed by [`Compression::Fast`].
+const COMPRESSED: [(&str, EngineKind); 3] = [
+    ("turtle-fast", EngineKind::Turtle),
+    ("autumn-fast", EngineKind::Autumn),
+    ("splinter-fast", EngineKind::Splinter),
+];
+
 /// All engines.
 pub fn kinds() -> impl Iterator<Item = Kind> {
-    EngineKind::ALL.into_iter().map(|kind| Kind {
-        name: kind.name(),
-        open: Some(open),
-        package: None,
-        uses_page_cache: false,
-    })
+    EngineKind::ALL.into_iter().map(|engine| kind(engine.name()))
+}
+
+/// Engines that compress values.
+pub fn compressed() -> impl Iterator<Item = Kind> {
+    COMPRESSED.into_iter().map(|(name, _)| kind(name))
+}
+
+fn kind(name: &'static str) -> Kind {
+    Kind { name, open: Some(open), package: None, uses_page_cache: false }
 }
 
 fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
-    let engine = EngineKind::from_name(&options.engine)
+    let compressed = COMPRESSED.into_iter().find(|(name, _)| *name == options.engine);
+    let compression = match compressed {
+        Some(_) => Compression::Fast,
+        None => Compression::None,
+    };
+    let engine = compressed
+        .map(|(_, engine)| engine)
+        .or_else(|| EngineKind::from_name(&options.engine))
         .ok_or_else(|| Failure::usage(format!("{} is no engine of ours", options.engine)))?;
     let durability = match options.durability {
         Durability::Memory => chelonia::Durability::Memory,
@@ -56,7 +74,8 @@ fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
     let mut keyspace_options = KeyspaceOptions::new()
         .engine(options.shape.engine(engine))
         .filter(filter)
-        .filter_bits_per_key(filter_bits);
+        .filter_bits_per_key(filter_bits)
+        .compression(compression);
     if let Some(bytes) = options.checkpoint_distance {
         keyspace_options = keyspace_options.checkpoint_distance(bytes);
     }
@@ -70,6 +89,7 @@ fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
         ("data", if io.direct { "O_DIRECT" } else { "buffered" }.to_owned()),
         ("file_system", io.file_system),
         ("filter", format!("{filter_name}, {filter_bits} bits per key")),
+        ("compression", format!("{compression:?}")),
     ];
     Ok(Box::new(Chelonia { database, keyspace, settings }))
 }

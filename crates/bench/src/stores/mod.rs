@@ -294,6 +294,10 @@ const PEERS: [Kind; 6] = [
     },
 ];
 
+/// RocksDB with compressed blocks.
+const COMPRESSED_PEERS: [Kind; 2] =
+    [Kind { name: "rocksdb-lz4", ..PEERS[0] }, Kind { name: "rocksdb-zstd", ..PEERS[0] }];
+
 /// A size for a library that counts in the machine's words.
 #[allow(dead_code, reason = "not every store asks, and each is behind a feature")]
 fn bytes_of(bytes: u64) -> Result<usize> {
@@ -314,12 +318,23 @@ pub fn all() -> Vec<Kind> {
     chelonia::kinds().chain(PEERS).collect()
 }
 
-/// The store of a name.
-pub fn find(name: &str) -> Option<Kind> {
-    all().into_iter().find(|kind| kind.name == name)
+/// Stores that compress, beside the same ones that do not. Figures have only the latter.
+pub fn compressed() -> impl Iterator<Item = Kind> {
+    chelonia::compressed().chain(COMPRESSED_PEERS)
 }
 
-/// All names.
+/// The store of a name.
+pub fn find(name: &str) -> Option<Kind> {
+    all().into_iter().chain(compressed()).find(|kind| kind.name == name)
+}
+
+/// The name without the compression.
+pub fn base_of(name: &str) -> &str {
+    let is_compressed = compressed().any(|kind| kind.name == name);
+    name.rsplit_once('-').filter(|_| is_compressed).map_or(name, |(base, _)| base)
+}
+
+/// All names of stores that figures show.
 pub fn names() -> Vec<&'static str> {
     all().into_iter().map(|kind| kind.name).collect()
 }
@@ -344,7 +359,8 @@ impl Kind {
         });
         Err(Failure::usage(format!(
             "{} is not in this build: build with `--features {}`{needs}",
-            self.name, self.name
+            self.name,
+            base_of(self.name)
         )))
     }
 }

@@ -8,11 +8,17 @@
 //!   h  ...  zeros, from the half on (h is at least 10)
 //! ```
 //!
+//! The bytes behind the version may also be random up to the end, or a piece of a file that record
+//! and version choose ([`Filling`]).
+//!
 //! All numbers are little-endian. The length follows from record and version too, so a value that
 //! is too short, too long or of another record is seen.
 
+use crate::failure::{Failure, Result};
 use crate::kinds::SizeRange;
 use crate::workload::random::{mix, unmix};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Which update of a record a value is; 0 is the insert. It starts again after [`VERSION_MAX`].
 pub type Version = u16;
@@ -26,16 +32,74 @@ const HEADER_BYTES: usize = 10;
 /// The shortest value that can be checked.
 pub const VALUE_BYTES_MIN: usize = 16;
 
+/// The bytes of values behind their head.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Filling {
+    /// Random ones up to the half, and zeros: every compression gets them to half of their size.
+    Half,
+    /// Random ones: no compression makes them smaller.
+    Random,
+    /// A piece of a file, from a random place on.
+    File(PathBuf),
+}
+
+impl Filling {
+    /// Reads an argument.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "half" => Ok(Self::Half),
+            "random" => Ok(Self::Random),
+            _ => match text.strip_prefix("file:") {
+                Some(path) if !path.is_empty() => Ok(Self::File(path.into())),
+                _ => Err("allowed are half, random and file:PATH".to_owned()),
+            },
+        }
+    }
+}
+
+impl std::fmt::Display for Filling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Half => f.write_str("half"),
+            Self::Random => f.write_str("random"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+        }
+    }
+}
+
 /// Makes and reads values.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Values {
     sizes: SizeRange,
+    /// The content of the file that they are pieces of.
+    text: Option<Arc<[u8]>>,
+    has_zeros: bool,
 }
 
 impl Values {
-    /// Values of these sizes, which are at least [`VALUE_BYTES_MIN`].
+    /// Values of these sizes, which are at least [`VALUE_BYTES_MIN`], half random and half zeros.
+    #[cfg(test)]
     pub fn new(sizes: SizeRange) -> Self {
-        Self { sizes }
+        Self { sizes, text: None, has_zeros: true }
+    }
+
+    /// Values of these sizes that are filled so. Reads the file.
+    pub fn filled(sizes: SizeRange, filling: &Filling) -> Result<Self> {
+        let text = match filling {
+            Filling::Half | Filling::Random => None,
+            Filling::File(path) => {
+                let text = std::fs::read(path)
+                    .map_err(|error| Failure::failed(format!("read {}", path.display()), error))?;
+                if text.len() < 2 * sizes.max {
+                    let name = path.display();
+                    return Err(Failure::usage(format!(
+                        "--values: {name} has fewer bytes than two values"
+                    )));
+                }
+                Some(text.into())
+            }
+        };
+        Ok(Self { sizes, text, has_zeros: *filling == Filling::Half })
     }
 
     /// The mean length.
@@ -49,6 +113,10 @@ impl Values {
         value.clear();
         value.extend_from_slice(&mix(record).to_le_bytes());
         value.extend_from_slice(&(version ^ mask(record)).to_le_bytes());
+        if let Some(piece) = self.piece(record, version, size) {
+            value.extend_from_slice(piece);
+            return;
+        }
         let mut stream = Stream::new(record, version);
         while value.len() + 8 <= half {
             value.extend_from_slice(&stream.next());
@@ -68,6 +136,9 @@ impl Values {
         if version > VERSION_MAX || value.len() != size {
             return None;
         }
+        if let Some(piece) = self.piece(record, version, size) {
+            return (&value[HEADER_BYTES..] == piece).then_some((record, version));
+        }
         let (random, zeros) = value.split_at(half);
         let mut stream = Stream::new(record, version);
         let mut chunks = random[HEADER_BYTES..].chunks_exact(8);
@@ -84,7 +155,18 @@ impl Values {
         } else {
             self.sizes.of(mix(record ^ u64::from(version).rotate_right(16)))
         };
-        (size, size.div_ceil(2).max(HEADER_BYTES))
+        let half = if self.has_zeros { size.div_ceil(2).max(HEADER_BYTES) } else { size };
+        (size, half)
+    }
+
+    /// The piece of the file that is in a value of `size` bytes.
+    fn piece(&self, record: u64, version: Version, size: usize) -> Option<&[u8]> {
+        let text = self.text.as_ref()?;
+        let length = size - HEADER_BYTES;
+        let places = (text.len() - length) as u64;
+        let at = mix(record ^ u64::from(version).rotate_right(24)) % places;
+        let at = usize::try_from(at).unwrap_or(0);
+        Some(&text[at..at + length])
     }
 }
 
@@ -134,6 +216,33 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn values_of_any_filling_are_read_again() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text: Vec<u8> = (0..5000_u32).flat_map(u32::to_le_bytes).collect();
+        std::fs::write(file.path(), &text).unwrap();
+        let sizes = SizeRange::new(16, 300);
+        let of_file = format!("file:{}", file.path().display());
+        for filling in ["half", "random", &of_file] {
+            let filling = Filling::parse(filling).unwrap();
+            let values = Values::filled(sizes, &filling).unwrap();
+            let mut value = Vec::new();
+            for record in 0..500 {
+                for version in [0, 9] {
+                    values.write(record, version, &mut value);
+                    assert_eq!(values.read(&value), Some((record, version)));
+                    let last = value.len() - 1;
+                    value[last] ^= 1;
+                    assert_eq!(values.read(&value), None, "{filling}");
+                }
+            }
+        }
+        assert!(
+            Values::filled(SizeRange::fixed(20_000), &Filling::parse(&of_file).unwrap()).is_err()
+        );
+        assert!(Filling::parse("file:").is_err() && Filling::parse("zeros").is_err());
     }
 
     #[test]

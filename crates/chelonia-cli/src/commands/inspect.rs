@@ -213,6 +213,7 @@ fn of_keyspace(stats: &KeyspaceStats) -> Section {
     vec![
         ("name", Statistic::Word(stats.name.clone())),
         ("engine", Statistic::Word(stats.engine.to_owned())),
+        ("compression", Statistic::Word(stats.compression.name().to_owned())),
         ("memtable_bytes", Statistic::Bytes(stats.memtable_bytes)),
         ("checkpoint_distance_bytes", Statistic::Bytes(stats.checkpoint_distance_bytes)),
         ("checkpoint_distance_set_bytes", Statistic::Perhaps(stats.checkpoint_distance_set_bytes)),

@@ -64,6 +64,7 @@ fn open_keyspace(target: &Target, purpose: Purpose) -> Result<(Database, Keyspac
     }
     let options = KeyspaceOptions::new();
     let options = target.engine.map_or(options.clone(), |engine| options.engine(engine));
+    let options = target.compression.map_or(options.clone(), |one| options.compression(one));
     let keyspace = database.keyspace(name, options).context(place)?;
     Ok((database, keyspace))
 }

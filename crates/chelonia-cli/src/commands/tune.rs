@@ -1,4 +1,5 @@
-//! `tune`: what can be changed of a keyspace: its checkpoint distance, and the space of `splinter`.
+//! `tune`: what can be changed of a keyspace: its checkpoint distance, its compression, and the
+//! space of `splinter`.
 
 use super::{Purpose, check_there_is, open};
 use crate::arguments::{Distance, Tune};
@@ -10,7 +11,9 @@ use std::io::Write;
 
 /// `tune`
 pub fn tune(arguments: &Tune) -> Result<()> {
-    let changes = arguments.checkpoint_distance.is_some() || arguments.space_percent.is_some();
+    let changes = arguments.checkpoint_distance.is_some()
+        || arguments.space_percent.is_some()
+        || arguments.compression.is_some();
     let database = open(&arguments.place, if changes { Purpose::Write } else { Purpose::Read })?;
     let name = &arguments.keyspace;
     let place = || arguments.place.path.display().to_string();
@@ -20,6 +23,9 @@ pub fn tune(arguments: &Tune) -> Result<()> {
         None => {}
         Some(Distance::Auto) => keyspace.reset_checkpoint_distance()?,
         Some(Distance::Bytes(bytes)) => keyspace.set_checkpoint_distance(bytes)?,
+    }
+    if let Some(compression) = arguments.compression {
+        keyspace.set_compression(compression)?;
     }
     if let Some(percent) = arguments.space_percent {
         keyspace.set_live_options(LiveOptions::SpacePercent(percent))?;
@@ -37,8 +43,8 @@ pub fn tune(arguments: &Tune) -> Result<()> {
     Ok(database.close()?)
 }
 
-/// Prints the distance that was set, and the effective one with this memory budget; and the space
-/// of leaves, if the engine has that option.
+/// Prints the distance that was set, and the effective one with this memory budget; the
+/// compression; and the space of leaves, if the engine has that option.
 fn print(
     stats: &KeyspaceStats,
     memory: u64,
@@ -53,6 +59,7 @@ fn print(
             "memory_bytes": memory,
             "checkpoint_distance_set_bytes": set,
             "checkpoint_distance_bytes": effective,
+            "compression": stats.compression.name(),
             "space_percent": space_percent,
         });
         writeln!(out, "{object}")?;
@@ -62,6 +69,7 @@ fn print(
     table.row(["memory".to_owned(), bytes(memory)]);
     table.row(["checkpoint distance set".to_owned(), set.map_or("auto".to_owned(), bytes)]);
     table.row(["effective checkpoint distance".to_owned(), bytes(effective)]);
+    table.row(["compression".to_owned(), stats.compression.name().to_owned()]);
     if let Some(percent) = space_percent {
         table.row(["space percent".to_owned(), percent.to_string()]);
     }

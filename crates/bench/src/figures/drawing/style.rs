@@ -4,6 +4,8 @@
 //! colours are those of Okabe and Ito, which colour-blind people can distinguish; markers repeat
 //! the distinction for print without colours.
 
+use crate::stores;
+
 /// The width of every figure, in pixels of a page.
 pub const WIDTH: f64 = 900.0;
 
@@ -102,8 +104,12 @@ const STORES: [(&str, Color, Marker); 11] = [
 const OTHERS: [(Color, Marker); 2] =
     [(Color(0xdd, 0xcc, 0x77), Marker::Triangle), (Color(0xaa, 0x44, 0x99), Marker::Square)];
 
-/// The look of a store.
+/// The look of a store. One that compresses looks like the same one that does not, but hollow.
 pub fn store(name: &str) -> Look {
+    let base = stores::base_of(name);
+    if base != name {
+        return Look { hollow: true, dashed: true, ..store(base) };
+    }
     let known = STORES.iter().find(|(store, ..)| *store == name);
     let (color, marker) = known.map_or_else(
         || OTHERS[name.bytes().map(usize::from).sum::<usize>() % OTHERS.len()],
@@ -128,7 +134,6 @@ impl Color {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stores;
 
     #[test]
     fn every_store_has_a_look_of_its_own() {
@@ -139,6 +144,16 @@ mod tests {
                 assert_ne!(store(name).marker, store(other).marker, "{name} and {other}");
             }
         }
+    }
+
+    #[test]
+    fn compressed_stores_look_like_the_others_but_hollow() {
+        for kind in stores::compressed() {
+            let base = stores::base_of(kind.name);
+            assert!(stores::names().contains(&base), "{base}");
+            assert_eq!(store(kind.name), Look { hollow: true, dashed: true, ..store(base) });
+        }
+        assert_eq!(stores::base_of("bf-tree"), "bf-tree");
     }
 
     #[test]

@@ -119,7 +119,13 @@ unsafe extern "C" {
 }
 
 /// The code for blocks as they are.
-const NO_COMPRESSION: c_int = 0;
+pub const NO_COMPRESSION: c_int = 0;
+
+/// The code for blocks compressed by LZ4.
+pub const LZ4: c_int = 4;
+
+/// The code for blocks compressed by zstd.
+pub const ZSTD: c_int = 7;
 
 /// Calls `call` with a place for an error, and gives that error.
 fn checked<T>(what: &str, call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T> {
@@ -175,6 +181,8 @@ pub struct Tuning {
     pub block_bytes: usize,
     /// Bits of the full Bloom filters for each key.
     pub filter_bits: f64,
+    /// The code of the compression of blocks.
+    pub compression: c_int,
     /// Threads for flushes and compactions.
     pub background_jobs: c_int,
     /// The log is written out only when its buffer is full.
@@ -214,7 +222,7 @@ fn options(tuning: &Tuning) -> Owned {
         rocksdb_options_set_max_background_jobs(options, tuning.background_jobs);
         rocksdb_options_set_use_direct_reads(options, 1);
         rocksdb_options_set_use_direct_io_for_flush_and_compaction(options, 1);
-        rocksdb_options_set_compression(options, NO_COMPRESSION);
+        rocksdb_options_set_compression(options, tuning.compression);
         rocksdb_options_set_manual_wal_flush(options, u8::from(tuning.buffers_log));
         let table = rocksdb_block_based_options_create();
         rocksdb_block_based_options_set_block_size(table, tuning.block_bytes);

@@ -51,7 +51,12 @@ struct RocksDb {
     tuning: Tuning,
     version: String,
     durability: Durability,
+    compression: &'static str,
 }
+
+/// Names of the store with compressed blocks, at the level that is its default.
+const COMPRESSIONS: [(&str, &str, i32); 2] =
+    [("rocksdb-lz4", "LZ4", ffi::LZ4), ("rocksdb-zstd", "zstd", ffi::ZSTD)];
 
 /// Makes a new database.
 pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
@@ -60,6 +65,10 @@ pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
         Some(bytes) => bytes.min(options.memory / SMALL_PART * WRITE_BUFFER_PARTS_MAX),
         None => WRITE_BUFFER_BYTES.min(options.memory / SMALL_PART),
     };
+    let compression = COMPRESSIONS
+        .into_iter()
+        .find(|(name, ..)| *name == options.engine)
+        .map_or(("off", ffi::NO_COMPRESSION), |(_, word, code)| (word, code));
     let heap = HEAP_BYTES.min(options.memory / SMALL_PART);
     let tuning = Tuning {
         write_buffer_bytes: bytes_of(write_buffer)?,
@@ -68,6 +77,7 @@ pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
         cache_bytes: bytes_of(options.memory - 2 * write_buffer - heap)?,
         block_bytes: 4096,
         filter_bits: 10.0,
+        compression: compression.1,
         background_jobs: 2,
         buffers_log: options.durability == Durability::Memory,
         syncs: options.durability == Durability::Sync,
@@ -75,7 +85,8 @@ pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
     let db = Db::create(&options.path, &tuning)?;
     let version = version(&options.path)?;
     let (path, durability) = (options.path.clone(), options.durability);
-    Ok(Box::new(RocksDb { db, path, tuning, version, durability }))
+    let compression = compression.0;
+    Ok(Box::new(RocksDb { db, path, tuning, version, durability, compression }))
 }
 
 /// The version, which the library writes to its options file: the C interface does not return it.
@@ -122,7 +133,7 @@ impl Store for RocksDb {
             ("filter", format!("full Bloom, {filter_bits} bits per key")),
             ("max_background_jobs", background_jobs.to_string()),
             ("compaction", "levels".to_owned()),
-            ("compression", "off".to_owned()),
+            ("compression", self.compression.to_owned()),
             ("data", "O_DIRECT: reads, flushes, compactions".to_owned()),
             ("settle", "flush, then until no compaction runs or is due".to_owned()),
         ];
