@@ -83,7 +83,8 @@ impl Damage {
             return Ok(false);
         }
         if let Child::Leaf(leaf) = &pivot.child
-            && self.is_within(leaf, 0..leaf.reference().filter_start())
+            && (self.is_within(leaf, 0..leaf.reference().filter_start())
+                || self.has_damaged_dictionary(leaf))
         {
             return Ok(true);
         }
@@ -95,6 +96,10 @@ impl Damage {
         for part in &pivot.parts {
             let run = &part.segment.run;
             let reference = run.reference();
+            // Merges cannot read a run without its dictionary, whatever the range.
+            if self.has_damaged_dictionary(run) {
+                return Ok(Some(part.level));
+            }
             if !self.is_within(run, 0..reference.filter_start()) {
                 continue;
             }
@@ -113,6 +118,11 @@ impl Damage {
             }
         }
         Ok(None)
+    }
+
+    fn has_damaged_dictionary(&self, run: &Run) -> bool {
+        let start = run.reference().dictionary_start();
+        self.is_within(run, start..start + run.reference().dictionary_blocks())
     }
 
     /// Returns true if a known damaged block is among `blocks` of the extent of `run`.
