@@ -1,8 +1,7 @@
 //! Keyspaces whose values are compressed, through the public interface.
 
 use chelonia::{
-    Compression, Database, EngineKind, EngineOptions, ErrorKind, Keyspace, KeyspaceOptions, Result,
-    Salvage,
+    Compression, Database, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Result, Salvage,
 };
 use std::collections::BTreeMap;
 
@@ -67,9 +66,7 @@ fn values_take_less_space_and_come_back_as_they_were() {
         let sizes = [Compression::None, Compression::Fast].map(|compression| {
             let path = directory.path().join(compression.name());
             let database = Database::builder(&path).memory(64 << 20).open().unwrap();
-            // Small runs, so that most of what is there was written by merges and jobs.
-            let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 64 << 10));
-            let options = options.checkpoint_distance(100_000).compression(compression);
+            let options = KeyspaceOptions::new().engine(engine).compression(compression);
             let keyspace = database.keyspace("k", options).unwrap();
             let mut model = Model::new();
             write(&keyspace, &mut model, 0..6_000, 1);
