@@ -421,9 +421,9 @@ pub struct EngineStats {
     /// Runs above the leaves: the buffers of `turtle`, the other levels of `autumn`, all branches
     /// of `splinter`, staged runs of `treeline`.
     pub buffered_runs: u64,
-    /// Key and inline value bytes in leaves.
+    /// Key and inline value bytes in leaves, before compression.
     pub leaf_bytes: u64,
-    /// Key and inline value bytes in buffers.
+    /// Key and inline value bytes in buffers, before compression.
     pub buffered_bytes: u64,
     /// Bytes of blocks that the newest version occupies.
     pub disk_bytes: u64,

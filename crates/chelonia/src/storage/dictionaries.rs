@@ -23,7 +23,7 @@ impl Dictionaries {
     /// Creates an empty table.
     #[must_use]
     pub fn new(budget: &Arc<Budget>) -> Self {
-        let charge = budget.charge(Use::Work, 0);
+        let charge = budget.charge(Use::Metadata, 0);
         Self { table: Mutex::new(Table { known: BTreeMap::new(), prune_at: 8, charge }) }
     }
 

@@ -427,8 +427,6 @@ fn superblocks_of(found: Found) -> Result<Superblocks> {
 }
 
 #[cfg(test)]
-mod crash_tests;
-#[cfg(test)]
 pub mod testing;
 #[cfg(test)]
 mod tests;

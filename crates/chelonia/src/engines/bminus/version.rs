@@ -33,6 +33,8 @@ pub struct BminusVersion {
     pub(super) parts: Parts,
     /// Number of blocks of everything the version refers to.
     pub(super) disk_blocks: u64,
+    /// Bytes of the largest node on the device.
+    pub(super) largest_node: u64,
     /// Nothing that it needs is overwritten while it exists.
     _held: HeldStamp,
     _charge: Charge,
@@ -48,7 +50,9 @@ impl BminusVersion {
         let budget = shared.node_cache.storage().budget();
         let charge = budget.charge(Use::Metadata, parts.directory.heap_bytes());
         let held = shared.held.hold(parts.view.stamp);
-        Self { shared, place, parts, disk_blocks, _held: held, _charge: charge }
+        let places = parts.directory.nodes.iter().filter_map(|listed| listed.slot.reference());
+        let largest_node = places.map(|place| place.extent.bytes()).max().unwrap_or(0);
+        Self { shared, place, parts, disk_blocks, largest_node, _held: held, _charge: charge }
     }
 
     pub(super) fn storage(&self) -> &Arc<Storage> {

@@ -114,8 +114,6 @@ impl Bminus {
         let version = self.newest();
         let directory = version.place.map_or(0, |place| place.extent.bytes());
         let home = u64::from(self.config().usual().home_blocks()) * BLOCK_BYTES_U64;
-        let nodes = version.parts.directory.nodes.iter();
-        let places = nodes.filter_map(|listed| listed.slot.reference());
-        directory + places.map(|place| place.extent.bytes()).max().unwrap_or(0) + home
+        directory + version.largest_node + home
     }
 }

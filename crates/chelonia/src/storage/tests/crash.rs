@@ -4,7 +4,6 @@
 //! previous extent and returns space to the file system. After any cut, an open must find the root
 //! of a round that was begun, at least the last acknowledged one, and everything it refers to.
 
-use super::*;
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::logs::{LogMark, LogPosition, PerLog};
@@ -14,6 +13,7 @@ use crate::storage::data_file::catalog::CatalogEntry;
 use crate::storage::io::crash::CrashDirectory;
 use crate::storage::io::crash::Survivors;
 use crate::storage::io::memory::MemoryDirectory;
+use crate::storage::*;
 use std::collections::BTreeMap;
 
 const MEMORY: u64 = 32 << 20;

@@ -1,5 +1,7 @@
 //! Tests of the complete storage: create, write, checkpoint, open; large values; failures.
 
+mod crash;
+
 use super::*;
 use crate::base::ids::{BlockNo, KeyspaceId, Lsn, SeqNo};
 use crate::base::limits::{BLOCK_BYTES, LARGE_VALUE_BYTES_MIN, SLAB_BYTES, VALUE_BYTES_MAX};
