@@ -218,6 +218,7 @@ impl Stage {
         let key_end = staged.start + staged.key_bytes;
         let update = match &staged.value {
             StagedValue::Inline(length) => Update::Put(&self.bytes[key_end..key_end + length]),
+            // Checked when it was read: it is never taken for a tombstone.
             StagedValue::Compressed(length, dictionary) => {
                 Compressed::new(&self.bytes[key_end..key_end + length], dictionary)
                     .map_or(Update::Delete, Update::PutCompressed)
