@@ -40,6 +40,7 @@ use crate::merge::NoUpdates;
 use crate::run::RunOptions;
 use crate::runtime::sync::{Arc, Mutex, RwLock};
 use crate::storage::Storage;
+use crate::structure::SharedKey;
 
 mod pass;
 mod shape;
@@ -143,6 +144,8 @@ pub struct Turtle {
     options: TurtleConfig,
     writer: Mutex<Writer>,
     outstanding: Outstanding,
+    /// The first key of the node above leaves whose buffer reclaiming units are emptying.
+    emptying: Mutex<Option<SharedKey>>,
 }
 
 /// State used only by absorbs.
@@ -169,6 +172,7 @@ impl Turtle {
             options,
             writer: Mutex::default(),
             outstanding: Outstanding::default(),
+            emptying: Mutex::default(),
         })
     }
 

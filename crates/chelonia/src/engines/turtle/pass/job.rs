@@ -107,6 +107,7 @@ impl Turtle {
             output,
             read_costs: &shared.read_costs,
             damage,
+            emptying: &self.emptying,
             maintenance: updates.is_empty(),
             workers: *work.workers,
             work_bytes: shared.node_cache.storage().budget().limit() / WORK_PART,

@@ -40,7 +40,7 @@ use crate::engines::turtle::pass::geometry::Geometry;
 use crate::engines::turtle::pass::plan::{Group, PivotStats};
 use crate::memory::epoch::Guard;
 use crate::merge::{Merge, Tombstones};
-use crate::runtime::sync::Arc;
+use crate::runtime::sync::{Arc, Mutex};
 use crate::runtime::workers::Workers;
 use crate::structure::{KeyView, SharedKey};
 use std::collections::BTreeMap;
@@ -78,6 +78,8 @@ pub(super) struct Pass<'t, 'u> {
     pub read_costs: &'t ReadCosts,
     /// Known damage of the tree.
     pub damage: &'t Damage,
+    /// The first key of the node whose buffer reclaiming units are emptying.
+    pub emptying: &'t Mutex<Option<SharedKey>>,
     /// The pass serves read-triggered flushes, and has no updates.
     pub maintenance: bool,
     /// The threads of the pass.

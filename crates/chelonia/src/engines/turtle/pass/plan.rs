@@ -7,6 +7,9 @@ use crate::engines::turtle::pass::geometry::{Geometry, NODE_KEY_BYTES, Pace};
 use crate::run::Totals;
 use std::ops::Range;
 
+/// Divisor: on a full device, a flush is worth it for this part of a leaf.
+const WORTH_PART: u64 = 16;
+
 /// Statistics of a pivot before the pass changes anything.
 #[derive(Clone, Copy, Default, Debug)]
 pub(in crate::engines::turtle) struct PivotStats {
@@ -24,6 +27,11 @@ pub(in crate::engines::turtle) struct PivotStats {
     pub child_entries: u64,
     /// Pivots of the child (above height 1).
     pub child_pivots: usize,
+    /// Dead weight of the runs that a reclaiming unit gets nearer to freeing by a flush: of each
+    /// run as large a part as the pivot has of its live entries (height 1).
+    pub dead: u64,
+    /// Reclaiming units are emptying a buffer below (above height 1).
+    pub emptying: bool,
     /// A flush would have to read a damaged block (`damage.rs`).
     pub stuck: bool,
     /// A read-triggered flush is due (`read_cost.rs`).
@@ -45,9 +53,9 @@ impl PivotStats {
     }
 
     /// Returns the approximate weight of pending and incoming updates, including data that their
-    /// tombstones delete.
+    /// tombstones delete, and dead data that is beside them in their runs.
     fn waiting(&self) -> u64 {
-        let arrived = self.incoming + self.pending + self.waiting_below.weight();
+        let arrived = self.incoming + self.pending + self.waiting_below.weight() + self.dead;
         let deletes = self.tombstones + self.waiting_below.tombstones;
         let each = self.child / self.child_entries.max(1) + 1;
         arrived.saturating_add(deletes.saturating_mul(each))
@@ -131,7 +139,9 @@ pub(in crate::engines::turtle) fn is_partition(groups: &[Group], count: usize) -
 
 /// Groups the pivots on a full device, where at most one is flushed. It is the first one with at
 /// least half the average of pending updates: so pivots are flushed one after the other, the runs
-/// they share are freed, and newer updates do not lead back to pivots that were flushed.
+/// they share are freed, and newer updates do not lead back to pivots that were flushed. Above
+/// height 1 the one over a buffer that is being emptied goes first: until its runs are freed, each
+/// flush takes more space than it frees, and half emptied buffers would add up.
 fn groups_on_full_device(height: u8, stats: &[PivotStats], pace: Pace) -> Vec<Group> {
     let waiting =
         |pivot_stats: &PivotStats| if pivot_stats.stuck { 0 } else { pivot_stats.waiting() };
@@ -143,7 +153,9 @@ fn groups_on_full_device(height: u8, stats: &[PivotStats], pace: Pace) -> Vec<Gr
             (total.saturating_add(weight), count + 1)
         });
     let enough = (total / count.max(1) / 2).max(1);
-    let first = stats.iter().position(|pivot_stats| waiting(pivot_stats) >= enough);
+    let emptying = stats.iter().position(|one| one.emptying && waiting(one) > 0);
+    let first = || stats.iter().position(|pivot_stats| waiting(pivot_stats) >= enough);
+    let first = emptying.or_else(first);
     let first = first.filter(|_| pace == Pace::OneLeaf);
     // Only a root has a single child for long: see `reason`.
     let alone = (height > 1 && stats.len() == 1 && !stats[0].stuck).then_some(0);
@@ -153,6 +165,19 @@ fn groups_on_full_device(height: u8, stats: &[PivotStats], pace: Pace) -> Vec<Gr
         flush: (flushed == Some(pivot)).then_some(Reason::Full),
     };
     (0..stats.len()).map(group).collect()
+}
+
+/// Returns true if a buffer has updates of pivots other than the flushed one that are worth a flush
+/// on a full device, with the dead data beside them.
+pub(in crate::engines::turtle) fn is_emptying(
+    stats: &[PivotStats],
+    groups: &[Group],
+    geometry: &Geometry,
+) -> bool {
+    let staying = groups.iter().filter(|group| group.flush.is_none());
+    let mut staying = staying.flat_map(|group| &stats[group.pivots.clone()]);
+    let least = (geometry.leaf / WORTH_PART).max(1);
+    staying.any(|one| !one.stuck && one.waiting() >= least)
 }
 
 /// Returns the reason to flush a pivot for its own sake, if any.

@@ -12,11 +12,12 @@ use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, Node, Pivot};
 use crate::buffer_tree::source::{self, Incoming, Selection};
 use crate::buffer_tree::span::{KeySpan, SharedRange};
+use crate::engines::turtle::pass::geometry::Pace;
 use crate::engines::turtle::pass::levels::{self, LevelMerge};
 use crate::engines::turtle::pass::plan::{self, Group, PivotStats, Reason};
 use crate::engines::turtle::shape::LeafPlan;
 use crate::run::{RunCursor, Totals};
-use crate::structure::KeyView;
+use crate::structure::{KeyView, SharedKey};
 use std::collections::BTreeMap;
 
 /// Approximate weight of a piece of a new level, in leaf sizes.
@@ -59,6 +60,8 @@ impl<'u> Pass<'_, 'u> {
                 waiting_below,
                 child_entries: child.entries,
                 child_pivots,
+                dead: 0,
+                emptying: false,
                 stuck: self.damage.sticks(pivot, span)?,
                 due,
                 // The seed must not depend on the order in which threads work.
@@ -73,7 +76,43 @@ impl<'u> Pass<'_, 'u> {
                 stats[first].due = true;
             }
         }
+        if self.geometry.pace == Pace::OneLeaf {
+            self.survey_dead(at, &mut stats);
+        }
         Ok(stats)
+    }
+
+    /// Finds what reclaiming units prefer: pivots whose flush frees runs that are mostly dead, and
+    /// the node that they are emptying.
+    fn survey_dead(&self, at: Place<'_>, stats: &mut [PivotStats]) {
+        if at.node.height > 1 {
+            let emptying = self.emptying.lock();
+            for (index, pivot_stats) in stats.iter_mut().enumerate() {
+                let is_within = |key: &SharedKey| at.span_of(index).contains(key.view());
+                pivot_stats.emptying = emptying.as_ref().is_some_and(is_within);
+            }
+            return;
+        }
+        let all: Vec<usize> = (0..stats.len()).collect();
+        let alive = alive_weights(at.node, &all);
+        for (pivot_stats, pivot) in stats.iter_mut().zip(&at.node.pivots) {
+            let dead = pivot.parts.iter().map(|part| {
+                let run = part.segment.run.reference();
+                let alive = alive[&run.extent];
+                let dead = u128::from(run.totals().weight().saturating_sub(alive));
+                let share = dead * u128::from(part.totals.weight()) / u128::from(alive.max(1));
+                u64::try_from(share).unwrap_or(u64::MAX)
+            });
+            pivot_stats.dead = dead.sum();
+        }
+    }
+
+    /// Records the node that the next reclaiming unit goes on with.
+    pub(super) fn note_emptying(&self, at: Place<'_>, stats: &[PivotStats], groups: &[Group]) {
+        if self.geometry.pace == Pace::OneLeaf && at.node.height == 1 {
+            let is_emptying = plan::is_emptying(stats, groups, &self.geometry);
+            *self.emptying.lock() = is_emptying.then(|| at.node.pivots[0].key.clone());
+        }
     }
 
     pub(super) fn count_flushes(&self, node: &Node, groups: &[Group]) {

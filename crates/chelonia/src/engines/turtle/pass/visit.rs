@@ -171,6 +171,7 @@ impl<'u> Walk<'_, '_, 'u> {
         let groups = plan::groups(at.node.height, &stats, &pass.geometry);
         debug_assert!(plan::is_partition(&groups, stats.len()), "each pivot is in one group");
         pass.count_flushes(at.node, &groups);
+        pass.note_emptying(at, &stats, &groups);
         let buffer = pass.plan_buffer(at, incoming, &stats, &groups)?;
         debug_assert!(
             reads_each_update_once(at, incoming, &groups, &buffer),
