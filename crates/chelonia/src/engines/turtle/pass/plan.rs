@@ -463,6 +463,27 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn on_a_full_device_a_buffer_is_emptied_before_the_next() {
+        let geometry = Geometry { pace: Pace::OneLeaf, ..GEOMETRY };
+        let first = |height, stats: &[PivotStats]| {
+            let groups = groups(height, stats, &geometry);
+            let first = groups.iter().position(|group| group.flush.is_some());
+            (first, is_emptying(stats, &groups, &geometry))
+        };
+        // A pivot that was passed over holds runs that are dead but for its own updates.
+        let mut holds = leaf(90_000, 4_000, 0);
+        holds.dead = 20_000;
+        let waits = [holds, leaf(90_000, 0, 0), leaf(90_000, 30_000, 0)];
+        assert_eq!(first(1, &waits), (Some(0), true));
+        // What arrived since is not worth a flush.
+        assert_eq!(first(1, &[leaf(90_000, 100, 0), waits[2]]), (Some(1), false));
+        // The buffer that was begun goes first, however little is left in it.
+        let below = |pending, emptying| PivotStats { emptying, ..leaf(90_000, pending, 0) };
+        assert_eq!(first(2, &[below(30_000, false), below(500, true)]).0, Some(1));
+        assert_eq!(first(2, &[below(30_000, false), below(0, true)]).0, Some(0));
+    }
+
+    #[test]
     fn nodes_and_pieces_are_cut_evenly() {
         assert_eq!(node_sizes(64, false, &GEOMETRY), [64]);
         assert_eq!(node_sizes(65, false, &GEOMETRY), [32, 33]);
