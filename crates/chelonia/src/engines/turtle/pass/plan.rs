@@ -475,7 +475,7 @@ pub(super) mod tests {
         holds.dead = 20_000;
         let waits = [holds, leaf(90_000, 0, 0), leaf(90_000, 30_000, 0)];
         assert_eq!(first(1, &waits), (Some(0), true));
-        // What arrived since is not worth a flush.
+        // Updates that arrived since are not worth a flush.
         assert_eq!(first(1, &[leaf(90_000, 100, 0), waits[2]]), (Some(1), false));
         // The buffer that was begun goes first, however little is left in it.
         let below = |pending, emptying| PivotStats { emptying, ..leaf(90_000, pending, 0) };
