@@ -318,7 +318,7 @@ mod tests {
             (&["--threads", "0"], "from 1 to 256"),
             (&["--key-size", "7"], "from 8 to 480"),
             (&["--key-size", "9..8"], "16..64"),
-            (&["--value-size", "8"], "from 16 to 1048576"),
+            (&["--value-size", "7"], "from 8 to 1048576"),
             (&["--keys", "mixed:101"], "0 to 100"),
             (&["--keys", "zebra"], "file:PATH"),
             (&["--memory", "1XB"], "850MB"),

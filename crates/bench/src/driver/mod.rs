@@ -139,8 +139,15 @@ fn plan(options: &Options) -> Result<Shared> {
             std::mem::swap(&mut key, &mut last_key);
         }
     }
+    let values = Values::filled(options.common.value_size, &options.common.values)?;
+    if capacity > values.records_end() {
+        return Err(Failure::usage(format!(
+            "--value-size: with values of less than 16 bytes at most {} records",
+            values.records_end()
+        )));
+    }
     Ok(Shared {
-        values: Values::filled(options.common.value_size, &options.common.values)?,
+        values,
         versions: Versions::new(states, threads),
         records,
         capacity,

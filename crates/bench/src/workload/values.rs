@@ -5,11 +5,12 @@
 //!   0  u64  the record, mixed                    \
 //!   8  u16  the version xor bits of the record    > a half that looks random
 //!  10  ...  bytes that follow from both          /
-//!   h  ...  zeros, from the half on (h is at least 10)
+//!   h  ...  zeros, from the half on (behind the version)
 //! ```
 //!
 //! The bytes behind the version may also be random up to the end, or a piece of a file that record
-//! and version choose ([`Filling`]).
+//! and version choose ([`Filling`]). If values may be shorter than 16 bytes, all have a short head,
+//! in which the record has four bytes.
 //!
 //! All numbers are little-endian. The length follows from record and version too, so a value that
 //! is too short, too long or of another record is seen.
@@ -29,8 +30,18 @@ pub const VERSION_MAX: Version = (1 << 15) - 1;
 /// The record and the version.
 const HEADER_BYTES: usize = 10;
 
+/// The same where values may be shorter than [`LONG_BYTES_MIN`].
+const SHORT_HEADER_BYTES: usize = 6;
+
+/// The shortest value of a run whose values all have a long head.
+const LONG_BYTES_MIN: usize = 16;
+
 /// The shortest value that can be checked.
-pub const VALUE_BYTES_MIN: usize = 16;
+pub const VALUE_BYTES_MIN: usize = 8;
+
+/// Spreads a record over the four bytes of a short head: multiplication with an odd number, and
+/// with its inverse.
+const SHORT_FACTORS: [u32; 2] = [0x9E37_79B1, 0x0E8B_2F51];
 
 /// The bytes of values behind their head.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,6 +113,11 @@ impl Values {
         Ok(Self { sizes, text, has_zeros: *filling == Filling::Half })
     }
 
+    /// Records are less than this.
+    pub fn records_end(&self) -> u64 {
+        if self.header_bytes() == SHORT_HEADER_BYTES { 1 << 32 } else { u64::MAX }
+    }
+
     /// The mean length.
     pub fn mean_bytes(&self) -> f64 {
         self.sizes.mean()
@@ -111,7 +127,14 @@ impl Values {
     pub fn write(&self, record: u64, version: Version, value: &mut Vec<u8>) {
         let (size, half) = self.lengths(record, version);
         value.clear();
-        value.extend_from_slice(&mix(record).to_le_bytes());
+        if self.header_bytes() == HEADER_BYTES {
+            value.extend_from_slice(&mix(record).to_le_bytes());
+        } else {
+            debug_assert!(record < self.records_end());
+            let [short, inverse] = SHORT_FACTORS;
+            debug_assert_eq!(short.wrapping_mul(inverse), 1);
+            value.extend_from_slice(&low_half(record).wrapping_mul(short).to_le_bytes());
+        }
         value.extend_from_slice(&(version ^ mask(record)).to_le_bytes());
         if let Some(piece) = self.piece(record, version, size) {
             value.extend_from_slice(piece);
@@ -128,20 +151,26 @@ impl Values {
 
     /// The record and version that `value` belongs to; `None` if it is not a value of ours.
     pub fn read(&self, value: &[u8]) -> Option<(u64, Version)> {
-        let (record, rest) = value.split_first_chunk::<8>()?;
+        let header = self.header_bytes();
+        let (record, rest) = if header == HEADER_BYTES {
+            let (record, rest) = value.split_first_chunk::<8>()?;
+            (unmix(u64::from_le_bytes(*record)), rest)
+        } else {
+            let (record, rest) = value.split_first_chunk::<4>()?;
+            (u32::from_le_bytes(*record).wrapping_mul(SHORT_FACTORS[1]).into(), rest)
+        };
         let (version, _) = rest.split_first_chunk::<2>()?;
-        let record = unmix(u64::from_le_bytes(*record));
         let version = u16::from_le_bytes(*version) ^ mask(record);
         let (size, half) = self.lengths(record, version);
         if version > VERSION_MAX || value.len() != size {
             return None;
         }
         if let Some(piece) = self.piece(record, version, size) {
-            return (&value[HEADER_BYTES..] == piece).then_some((record, version));
+            return (&value[header..] == piece).then_some((record, version));
         }
         let (random, zeros) = value.split_at(half);
         let mut stream = Stream::new(record, version);
-        let mut chunks = random[HEADER_BYTES..].chunks_exact(8);
+        let mut chunks = random[header..].chunks_exact(8);
         let chunks_match = chunks.by_ref().all(|chunk| chunk == stream.next());
         let rest = chunks.remainder();
         let right = chunks_match && rest == &stream.next()[..rest.len()] && is_zero(zeros);
@@ -155,19 +184,29 @@ impl Values {
         } else {
             self.sizes.of(mix(record ^ u64::from(version).rotate_right(16)))
         };
-        let half = if self.has_zeros { size.div_ceil(2).max(HEADER_BYTES) } else { size };
+        let half = if self.has_zeros { size.div_ceil(2).max(self.header_bytes()) } else { size };
         (size, half)
+    }
+
+    /// The bytes of the record and the version.
+    fn header_bytes(&self) -> usize {
+        if self.sizes.min < LONG_BYTES_MIN { SHORT_HEADER_BYTES } else { HEADER_BYTES }
     }
 
     /// The piece of the file that is in a value of `size` bytes.
     fn piece(&self, record: u64, version: Version, size: usize) -> Option<&[u8]> {
         let text = self.text.as_ref()?;
-        let length = size - HEADER_BYTES;
+        let length = size - self.header_bytes();
         let places = (text.len() - length) as u64;
         let at = mix(record ^ u64::from(version).rotate_right(24)) % places;
         let at = usize::try_from(at).unwrap_or(0);
         Some(&text[at..at + length])
     }
+}
+
+fn low_half(record: u64) -> u32 {
+    let [a, b, c, d, ..] = record.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
 }
 
 fn mask(record: u64) -> u16 {
@@ -205,10 +244,12 @@ mod tests {
 
     #[test]
     fn values_name_their_record_and_version() {
-        for sizes in [SizeRange::fixed(16), SizeRange::fixed(120), SizeRange::new(16, 300)] {
+        for sizes in [(8, 8), (8, 40), (16, 16), (120, 120), (16, 300)] {
+            let sizes = SizeRange::new(sizes.0, sizes.1);
             let values = Values::new(sizes);
             let mut value = Vec::new();
-            for record in (0..500).chain([u64::MAX - 1, 1 << 40]) {
+            let last = values.records_end() - 1;
+            for record in (0..500).chain([last, last / 3]) {
                 for version in [0, 1, 77, VERSION_MAX] {
                     values.write(record, version, &mut value);
                     assert!((sizes.min..=sizes.max).contains(&value.len()));
