@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The names of the stores of a format.
-pub const STORES: [&str; 12] = [
+pub const STORES: [&str; 14] = [
     "closed",
     "crashed",
     "both-closed",
@@ -36,6 +36,8 @@ pub const STORES: [&str; 12] = [
     "splinter-crashed",
     "compressed-closed",
     "compressed-crashed",
+    "small-closed",
+    "small-crashed",
     "treeline-closed",
     "treeline-crashed",
     "bminus-closed",
@@ -68,6 +70,8 @@ fn keyspaces(database: &Database, name: &str) -> Result<[Keyspace; 2]> {
         bloom.engine(BminusOptions::new().delta_bytes(1 << 10))
     } else if name.starts_with("compressed") {
         bloom.compression(Compression::Fast)
+    } else if name.starts_with("small") {
+        bloom.compression(Compression::Small)
     } else {
         bloom
     };

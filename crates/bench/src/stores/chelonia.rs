@@ -27,11 +27,14 @@ struct Chelonia {
     settings: Vec<(&'static str, String)>,
 }
 
-/// Engines with values compressed by [`Compression::Fast`].
-const COMPRESSED: [(&str, EngineKind); 3] = [
-    ("turtle-fast", EngineKind::Turtle),
-    ("autumn-fast", EngineKind::Autumn),
-    ("splinter-fast", EngineKind::Splinter),
+/// Engines with compressed values. `Small` needs the feature `zstd`.
+const COMPRESSED: [(&str, EngineKind, Compression); 6] = [
+    ("turtle-fast", EngineKind::Turtle, Compression::Fast),
+    ("autumn-fast", EngineKind::Autumn, Compression::Fast),
+    ("splinter-fast", EngineKind::Splinter, Compression::Fast),
+    ("turtle-small", EngineKind::Turtle, Compression::Small),
+    ("autumn-small", EngineKind::Autumn, Compression::Small),
+    ("splinter-small", EngineKind::Splinter, Compression::Small),
 ];
 
 /// All engines.
@@ -41,7 +44,7 @@ pub fn kinds() -> impl Iterator<Item = Kind> {
 
 /// Engines that compress values.
 pub fn compressed() -> impl Iterator<Item = Kind> {
-    COMPRESSED.into_iter().map(|(name, _)| kind(name))
+    COMPRESSED.into_iter().map(|(name, ..)| kind(name))
 }
 
 fn kind(name: &'static str) -> Kind {
@@ -49,13 +52,10 @@ fn kind(name: &'static str) -> Kind {
 }
 
 fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
-    let compressed = COMPRESSED.into_iter().find(|(name, _)| *name == options.engine);
-    let compression = match compressed {
-        Some(_) => Compression::Fast,
-        None => Compression::None,
-    };
+    let compressed = COMPRESSED.into_iter().find(|(name, ..)| *name == options.engine);
+    let compression = compressed.map_or(Compression::None, |(.., compression)| compression);
     let engine = compressed
-        .map(|(_, engine)| engine)
+        .map(|(_, engine, _)| engine)
         .or_else(|| EngineKind::from_name(&options.engine))
         .ok_or_else(|| Failure::usage(format!("{} is no engine of ours", options.engine)))?;
     let durability = match options.durability {

@@ -8,8 +8,12 @@ use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
 
 mod compressed;
+mod dictionary;
+mod zstd;
 
-pub use compressed::{COMPRESSED_VALUE_BYTES_MIN, Compressed, Dictionary, DictionaryId, NewValues};
+pub use compressed::{COMPRESSED_VALUE_BYTES_MIN, Compressed, NewValues};
+pub use dictionary::{Codec, Dictionary, DictionaryId};
+pub use zstd::train as train_zstd;
 
 /// A reference to a large value: an extent of its own whose blocks carry `generation`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -11,6 +11,8 @@
 //! Lempel-Ziv dictionaries, 2016) with counts in a table of hashes.
 
 use super::sample::Sample;
+use crate::base::error::Result;
+use crate::base::stream::{Codec, Dictionary, train_zstd};
 use std::collections::VecDeque;
 
 /// Bytes of a piece.
@@ -25,12 +27,36 @@ const SEQUENCES: usize = PIECE_BYTES - SEQUENCE_BYTES + 1;
 /// Bits of the hashes of sequences.
 const TABLE_BITS: u32 = 17;
 
-/// Heap memory that making a dictionary takes besides the sample, in bytes, about.
-pub const TABLE_BYTES: usize = (2 + 4 + 1) << TABLE_BITS;
+/// The smallest sample that the library of zstd makes a dictionary of.
+const TRAINING_BYTES_MIN: usize = 32 << 10;
 
 /// Makes a dictionary of at most `bytes_max` bytes; it may be empty.
-#[must_use]
-pub fn dictionary(sample: &Sample, bytes_max: usize) -> Vec<u8> {
+pub fn dictionary(codec: Codec, sample: &Sample, bytes_max: usize) -> Result<Dictionary> {
+    match codec {
+        Codec::Lz4 => Ok(Dictionary::lz4(pieces(sample, bytes_max))),
+        Codec::Zstd => {
+            let lengths: Vec<usize> = sample.values().map(|value| value.len()).collect();
+            // The library adds tables of codes to the pieces; of a small sample they would not fit.
+            let made = (sample.bytes().len() >= TRAINING_BYTES_MIN)
+                .then(|| train_zstd(sample.bytes(), &lengths, bytes_max))
+                .flatten()
+                .unwrap_or_else(|| pieces(sample, bytes_max));
+            Dictionary::new(codec, made).or_else(|_| Dictionary::new(codec, Vec::new()))
+        }
+    }
+}
+
+/// Heap memory that making a dictionary takes besides the sample, in bytes, about.
+pub fn work_bytes(codec: Codec) -> usize {
+    match codec {
+        Codec::Lz4 => (2 + 4 + 1) << TABLE_BITS,
+        // Counts of 2^20 sequences, twice, and half as many bytes for those of a piece.
+        Codec::Zstd => (4 + 4 + 2) << 20,
+    }
+}
+
+/// Pieces of at most `bytes_max` bytes together; there may be none.
+fn pieces(sample: &Sample, bytes_max: usize) -> Vec<u8> {
     let bytes = sample.bytes();
     let mut counts = counts(sample);
     let parts = (bytes_max / PIECE_BYTES).max(1);
@@ -139,7 +165,6 @@ fn trimmed(bytes: &[u8], at: usize, counts: &[u16]) -> std::ops::Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::stream::Dictionary;
     use crate::runtime::rng::Rng;
 
     /// Values of the same form with different content.
@@ -157,12 +182,12 @@ mod tests {
     fn a_dictionary_has_what_values_share() {
         let mut rng = Rng::new(1);
         let sample = sample_of(&mut rng, 500);
-        let made = dictionary(&sample, 4080);
+        let made = pieces(&sample, 4080);
         assert!(made.len() <= 4080);
         let has = |wanted: &[u8]| made.windows(wanted.len()).any(|bytes| bytes == wanted);
         assert!(has(b".example.org\"}"), "{}", String::from_utf8_lossy(&made));
         assert!(has(b"\"identifier\":"));
-        let (with, without) = (Dictionary::new(made), Dictionary::new(Vec::new()));
+        let (with, without) = (Dictionary::lz4(made), Dictionary::lz4(Vec::new()));
         let other = sample_of(&mut rng, 500);
         let took = other.permille(&with);
         assert!(took < 700 && took < other.permille(&without), "{took}");
@@ -180,7 +205,7 @@ mod tests {
             let mut sample = Sample::default();
             shape.iter().for_each(|value| sample.push(value));
             for bytes_max in [0, 1, 63, 64, 65, 4080] {
-                assert!(dictionary(&sample, bytes_max).len() <= bytes_max);
+                assert!(pieces(&sample, bytes_max).len() <= bytes_max);
             }
         }
     }

@@ -261,7 +261,7 @@ impl Core {
             FlushPace::Usual => self.quota_beside_flushes(self.needed_bytes()),
             FlushPace::Minimal => Quota::unlimited(),
         };
-        let dictionary = keyspace.compression.for_flush(updates, &self.storage);
+        let dictionary = keyspace.compression.for_flush(updates, &self.storage)?;
         let values = keyspace.compression.values(dictionary.as_ref());
         let work = Work { workers, progress: &progress, quota: &quota, values };
         let absorbed = match pace {

@@ -210,11 +210,9 @@ impl KeyspaceOptions {
 
 /// Fails if an engine cannot store values so.
 pub(crate) fn check_compression(engine: EngineKind, compression: Compression) -> Result<()> {
-    if compression == Compression::None {
-        return Ok(());
-    }
+    let Some(codec) = compression.codec() else { return Ok(()) };
     match engine {
-        EngineKind::Turtle | EngineKind::Autumn | EngineKind::Splinter => Ok(()),
+        EngineKind::Turtle | EngineKind::Autumn | EngineKind::Splinter => codec.check(),
         EngineKind::Treeline | EngineKind::Bminus => Err(Error::invalid(format!(
             "engine {engine:?} updates values in place and does not compress them; compression \
              is for turtle, autumn and splinter"
@@ -396,10 +394,10 @@ impl StoredOptions {
             let text = "the values of a keyspace are compressed in a newer way";
             Error::new(ErrorKind::Unsupported, text)
         })?;
-        let is_possible = check_compression(engine.kind(), compression).is_ok()
-            && is_compressed == (compression != Compression::None);
-        if !is_possible {
-            return Err(out_of_range);
+        match check_compression(engine.kind(), compression) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+            Ok(()) if is_compressed == (compression != Compression::None) => {}
+            Ok(()) | Err(_) => return Err(out_of_range),
         }
         if engine.check().is_err() || !FILTER_BITS.contains(&filter_bits_per_key) {
             return Err(out_of_range);

@@ -1,7 +1,6 @@
 //! The dictionaries in memory: one copy of each, however many runs have it.
 
 use crate::base::error::Result;
-use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{Dictionary, DictionaryId};
 use crate::memory::budget::{Budget, Charge, Use};
 use crate::runtime::sync::{Arc, Mutex};
@@ -49,8 +48,8 @@ impl Dictionaries {
             table.known.retain(|_, known| !known.is_alone());
             table.prune_at = 2 * table.known.len() + 8;
         }
-        let bytes = table.known.len() as u64 * BLOCK_BYTES_U64;
-        table.charge.resize(bytes);
+        let bytes: usize = table.known.values().map(Dictionary::memory_bytes).sum();
+        table.charge.resize(bytes as u64);
         shared
     }
 }

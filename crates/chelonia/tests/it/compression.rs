@@ -1,7 +1,7 @@
 //! Keyspaces whose values are compressed, through the public interface.
 
 use chelonia::{
-    Compression, Database, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Result, Salvage,
+    Compression, Database, EngineKind, EngineOptions, ErrorKind, Keyspace, KeyspaceOptions, Result, Salvage,
 };
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ fn disk_bytes(database: &Database) -> u64 {
 fn values_take_less_space_and_come_back_as_they_were() {
     for engine in ENGINES {
         let directory = tempfile::tempdir().unwrap();
-        let sizes = [Compression::None, Compression::Fast].map(|compression| {
+        let sizes = Compression::ALL.map(|compression| {
             let path = directory.path().join(compression.name());
             let database = Database::builder(&path).memory(64 << 20).open().unwrap();
             let options = KeyspaceOptions::new().engine(engine).compression(compression);
@@ -84,6 +84,30 @@ fn values_take_less_space_and_come_back_as_they_were() {
             check(&keyspace, &model);
             bytes
         });
+        let [none, fast, small] = sizes;
+        assert!(fast * 3 < none * 2 && small * 5 < fast * 4, "{engine:?}: {sizes:?}");
+    }
+}
+
+#[test]
+fn merges_of_background_jobs_compress_values_too() {
+    for engine in ENGINES {
+        let directory = tempfile::tempdir().unwrap();
+        let sizes = [Compression::None, Compression::Fast].map(|compression| {
+            let path = directory.path().join(compression.name());
+            let database = Database::builder(&path).memory(64 << 20).open().unwrap();
+            // Small runs, which are merged often.
+            let options = KeyspaceOptions::new()
+                .engine(EngineOptions::tiny(engine, 64 << 10))
+                .checkpoint_distance(100_000)
+                .compression(compression);
+            let keyspace = database.keyspace("k", options).unwrap();
+            let mut model = Model::new();
+            (0..6).for_each(|version| write(&keyspace, &mut model, 0..3_000, version));
+            database.checkpoint().unwrap();
+            check(&keyspace, &model);
+            disk_bytes(&database)
+        });
         assert!(sizes[1] * 3 < sizes[0] * 2, "{engine:?}: {sizes:?}");
     }
 }
@@ -94,7 +118,13 @@ fn compression_is_switched_on_and_off_while_data_is_there() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("d");
         let mut model = Model::new();
-        let modes = [Compression::None, Compression::Fast, Compression::Fast, Compression::None];
+        let modes = [
+            Compression::None,
+            Compression::Fast,
+            Compression::Small,
+            Compression::Small,
+            Compression::None,
+        ];
         for (round, mode) in (1..).zip(modes) {
             // Each round opens anew: a dictionary is made for each process.
             let database = Database::builder(&path).memory(64 << 20).open().unwrap();

@@ -19,11 +19,10 @@ pub fn engine_of(number: u64) -> EngineKind {
 /// The compression of a keyspace with this engine that `number` distinguishes.
 pub fn compression_of(engine: EngineKind, number: u64) -> Compression {
     match engine {
-        EngineKind::Turtle | EngineKind::Autumn | EngineKind::Splinter
-            if number.is_multiple_of(2) =>
-        {
-            Compression::Fast
-        }
+        EngineKind::Turtle | EngineKind::Splinter if number.is_multiple_of(4) => Compression::Fast,
+        EngineKind::Turtle | EngineKind::Splinter if number.is_multiple_of(2) => Compression::Small,
+        EngineKind::Autumn if number.is_multiple_of(4) => Compression::Small,
+        EngineKind::Autumn if number.is_multiple_of(2) => Compression::Fast,
         _ => Compression::None,
     }
 }

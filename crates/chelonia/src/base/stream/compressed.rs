@@ -3,23 +3,18 @@
 //! ```text
 //! compressed value
 //!      v  bytes of the value                                                     (v: a varint)
-//!         a block of LZ4; it may refer to the dictionary as if that came just before the value
+//!         by the codec of the dictionary: a block of LZ4, which may refer to the dictionary as if
+//!         that came just before the value, or a frame of zstd without its head (`zstd.rs`)
 //! ```
 //!
-//! A reader decodes the one value that it wants. Values are small: alone, without a dictionary, LZ4
-//! finds too little in them that repeats.
+//! A reader decodes the one value that it wants. Values are small: alone, without a dictionary,
+//! a codec finds too little in them that repeats.
 
 use crate::base::bytes::Value;
-use crate::base::checksum::checksum;
 use crate::base::codec::{get_varint, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::limits::LARGE_VALUE_BYTES_MIN;
-use lz4_flex::block;
-use std::sync::Arc;
-
-/// The name of a dictionary, made of its content: two with the same name are equal.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct DictionaryId(pub u64);
+use crate::base::stream::Dictionary;
 
 /// Values below this size stay as they are.
 pub const COMPRESSED_VALUE_BYTES_MIN: usize = 32;
@@ -28,41 +23,7 @@ pub const COMPRESSED_VALUE_BYTES_MIN: usize = 32;
 /// the time to decode it is not worth the space.
 const GAIN_DIVISOR: usize = 8;
 
-/// The seed of names.
-const SEED: u64 = 0x6469_6374;
-
-/// A dictionary. Clones share its content.
-#[derive(Clone)]
-pub struct Dictionary {
-    id: DictionaryId,
-    bytes: Arc<[u8]>,
-}
-
 impl Dictionary {
-    /// Creates the dictionary with this content.
-    #[must_use]
-    pub fn new(bytes: Vec<u8>) -> Self {
-        Self { id: DictionaryId(checksum(&bytes, SEED)), bytes: bytes.into() }
-    }
-
-    /// True if nobody else has its content.
-    #[must_use]
-    pub fn is_alone(&self) -> bool {
-        Arc::strong_count(&self.bytes) == 1
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn id(&self) -> DictionaryId {
-        self.id
-    }
-
-    /// Its content.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
     /// Writes the compressed form of `value` to `out`, instead of what is there. False, with
     /// unspecified content of `out`, if the value is to stay as it is.
     pub fn compress(&self, value: &[u8], out: &mut Vec<u8>) -> bool {
@@ -71,13 +32,7 @@ impl Dictionary {
         }
         out.clear();
         put_varint(out, value.len() as u64);
-        let head = out.len();
-        out.resize(head + block::get_maximum_output_size(value.len()), 0);
-        let Ok(bytes) = block::compress_into_with_dict(value, &mut out[head..], &self.bytes) else {
-            return false;
-        };
-        out.truncate(head + bytes);
-        out.len() <= value.len() - value.len() / GAIN_DIVISOR
+        self.encode(value, out) && out.len() <= value.len() - value.len() / GAIN_DIVISOR
     }
 }
 
@@ -142,17 +97,14 @@ impl<'a> Compressed<'a> {
         let bytes = usize::try_from(bytes).map_err(|_| damaged())?;
         out.clear();
         out.resize(bytes, 0);
-        let (payload, dictionary) = (&self.payload[head..], self.dictionary.bytes());
-        match block::decompress_into_with_dict(payload, out, dictionary) {
-            Ok(decoded) if decoded == bytes => Ok(()),
-            Ok(_) | Err(_) => Err(damaged()),
-        }
+        let is_whole = self.dictionary.decode(&self.payload[head..], out);
+        is_whole.then_some(()).ok_or_else(damaged)
     }
 }
 
 impl PartialEq for Compressed<'_> {
     fn eq(&self, other: &Self) -> bool {
-        self.dictionary.id == other.dictionary.id && self.payload == other.payload
+        self.dictionary.id() == other.dictionary.id() && self.payload == other.payload
     }
 }
 
@@ -160,7 +112,7 @@ impl Eq for Compressed<'_> {}
 
 impl std::fmt::Debug for Compressed<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (bytes, id) = (self.payload.len(), self.dictionary.id);
+        let (bytes, id) = (self.payload.len(), self.dictionary.id());
         write!(f, "Compressed({} bytes in {bytes}, {id:?})", self.value_len())
     }
 }
@@ -168,6 +120,7 @@ impl std::fmt::Debug for Compressed<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::stream::Codec;
 
     /// Numbers that look random.
     struct Numbers(u64);
@@ -185,32 +138,63 @@ mod tests {
         format!(r#"{{"identifier":{number},"kind":"measurement","unit":"kelvin"}}{tail}"#).into()
     }
 
+    const CODECS: [Codec; 2] = [Codec::Lz4, Codec::Zstd];
+
     #[test]
     fn values_come_back_and_small_ones_need_the_dictionary() {
-        let mut numbers = Numbers(1);
-        let dictionary = Dictionary::new(value(&mut numbers));
-        let (mut payload, mut decoded) = (Vec::new(), Vec::new());
-        for _ in 0..2000 {
-            let value = value(&mut numbers);
-            assert!(dictionary.compress(&value, &mut payload), "all have the same names");
-            assert!(payload.len() < value.len() * 7 / 8);
-            let compressed = Compressed::new(&payload, &dictionary).unwrap();
-            assert_eq!(compressed.value_len(), value.len());
-            compressed.decode(&mut decoded).unwrap();
-            assert_eq!(decoded, value);
+        for codec in CODECS {
+            let mut numbers = Numbers(1);
+            let dictionary = Dictionary::new(codec, value(&mut numbers)).unwrap();
+            let (mut payload, mut decoded) = (Vec::new(), Vec::new());
+            for _ in 0..2000 {
+                let value = value(&mut numbers);
+                assert!(dictionary.compress(&value, &mut payload), "all have the same names");
+                assert!(payload.len() < value.len() * 7 / 8);
+                let compressed = Compressed::new(&payload, &dictionary).unwrap();
+                assert_eq!(compressed.value_len(), value.len());
+                compressed.decode(&mut decoded).unwrap();
+                assert_eq!(decoded, value);
+            }
+            let noise: Vec<u8> = (0..500).map(|_| numbers.next().to_le_bytes()[0]).collect();
+            assert!(!dictionary.compress(&noise, &mut payload));
+            assert!(!dictionary.compress(&[b'x'; 31], &mut payload));
+            assert!(!dictionary.compress(&vec![b'x'; LARGE_VALUE_BYTES_MIN], &mut payload));
+            assert!(dictionary.compress(&vec![b'x'; LARGE_VALUE_BYTES_MIN - 1], &mut payload));
         }
-        let noise: Vec<u8> = (0..500).map(|_| numbers.next().to_le_bytes()[0]).collect();
-        assert!(!dictionary.compress(&noise, &mut payload));
-        assert!(!dictionary.compress(&[b'x'; 31], &mut payload));
-        assert!(!dictionary.compress(&vec![b'x'; LARGE_VALUE_BYTES_MIN], &mut payload));
-        assert!(dictionary.compress(&vec![b'x'; LARGE_VALUE_BYTES_MIN - 1], &mut payload));
+    }
+
+    #[test]
+    fn values_of_every_size_are_compressed() {
+        for codec in CODECS {
+            let dictionary = Dictionary::new(codec, Vec::new()).unwrap();
+            let (mut payload, mut decoded) = (Vec::new(), Vec::new());
+            for length in (32..600).chain([4_000, 16_000, 30_000, 32_767]) {
+                let value = vec![b'x'; length];
+                assert!(dictionary.compress(&value, &mut payload), "{codec:?} {length}");
+                Compressed::new(&payload, &dictionary).unwrap().decode(&mut decoded).unwrap();
+                assert_eq!(decoded, value);
+            }
+        }
+    }
+
+    #[test]
+    fn a_dictionary_belongs_to_its_codec() {
+        let of = |codec, bytes: &[u8]| Dictionary::new(codec, bytes.to_vec());
+        assert_ne!(of(Codec::Lz4, b"same").unwrap().id(), of(Codec::Zstd, b"same").unwrap().id());
+        // The head of a dictionary that the library of zstd has made, and nothing behind it.
+        assert!(of(Codec::Zstd, b"\x37\xa4\x30\xec\0\0\0\0").is_err());
+        assert!(of(Codec::Zstd, b"\x37\xa4\x30\xec").is_err());
     }
 
     #[test]
     fn damaged_values_and_other_dictionaries_give_errors_or_other_values_of_the_same_size() {
+        CODECS.into_iter().for_each(damage);
+    }
+
+    fn damage(codec: Codec) {
         let mut numbers = Numbers(2);
-        let dictionary = Dictionary::new(value(&mut numbers));
-        let other = Dictionary::new(value(&mut numbers));
+        let dictionary = Dictionary::new(codec, value(&mut numbers)).unwrap();
+        let other = Dictionary::new(codec, value(&mut numbers)).unwrap();
         assert_ne!(dictionary.id(), other.id());
         let (mut payload, mut decoded) = (Vec::new(), Vec::new());
         assert!(dictionary.compress(&value(&mut numbers), &mut payload));

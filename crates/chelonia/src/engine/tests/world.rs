@@ -5,7 +5,9 @@ use super::COMMON;
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::stream::{Dictionary, LargeRef, NewValues, SortedStream, SortedUpdates, Update};
+use crate::base::stream::{
+    Codec, Dictionary, LargeRef, NewValues, SortedStream, SortedUpdates, Update,
+};
 use crate::engine::{
     Absorbed, Engine, ExtentKind, Found, OwnedExtent, Version, Work, WriteBudget, do_job,
 };
@@ -178,7 +180,8 @@ impl<E: Tried> World<E> {
             held: Vec::new(),
             absorbs: 0,
             compresses: false,
-            dictionaries: [COMMON, &COMMON[8..40]].map(|bytes| Dictionary::new(bytes.to_vec())),
+            dictionaries: [Codec::Lz4, Codec::Zstd]
+                .map(|codec| Dictionary::new(codec, COMMON.to_vec()).unwrap()),
             is_damaged: false,
         }
     }

@@ -85,7 +85,7 @@ impl Run {
         let mut listed = Vec::new();
         let blocks = 0..self.reference().data_blocks;
         // No value is decoded: any dictionary will do.
-        let dictionary = Dictionary::new(Vec::new());
+        let dictionary = Dictionary::lz4(Vec::new());
         visit_spans(
             &mut Ahead::new(self),
             blocks,

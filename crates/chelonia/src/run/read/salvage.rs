@@ -117,7 +117,7 @@ impl Walk<'_, '_> {
         }
         let block = SortedBlock::parse(bytes, BlockKind::Data)?;
         // Without their dictionary compressed values are lost, and only they.
-        let none = Dictionary::new(Vec::new());
+        let none = Dictionary::lz4(Vec::new());
         let dictionary = match self.undecodable {
             Some(_) => Some(&none),
             None => self.dictionary,

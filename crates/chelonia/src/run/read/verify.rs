@@ -123,7 +123,7 @@ impl Run {
         if let Some(name) = self.reference().dictionary {
             let read = self.read_dictionary(name);
             seen.is_undecodable = read.is_err();
-            seen.dictionary = Some(read.unwrap_or_else(|_| Dictionary::new(Vec::new())));
+            seen.dictionary = Some(read.unwrap_or_else(|_| Dictionary::lz4(Vec::new())));
         }
         let blocks = 0..self.reference().data_blocks;
         visit_spans(ahead, blocks, BlockKind::Data, report, &mut |span, bytes, report| {

@@ -4,7 +4,7 @@ use super::{Model, Owned, add_all, below, drain, expected, get, storage, verify}
 use crate::base::error::ErrorKind;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{BLOCK_BYTES, LARGE_VALUE_BYTES_MIN};
-use crate::base::stream::{Dictionary, NewValues, SortedStream, Update};
+use crate::base::stream::{Codec, Dictionary, NewValues, SortedStream, Update};
 use crate::run::read::RunPart;
 use crate::run::{Run, RunBuilder, RunCursor, RunOptions, RunStream};
 use crate::runtime::rng::Rng;
@@ -17,7 +17,7 @@ const COMMON: &[u8] =
     b"{\"name\":\"of a thing that has a long name\",\"place\":\"elsewhere\",\"id\":";
 
 fn dictionary() -> Dictionary {
-    Dictionary::new(COMMON.to_vec())
+    Dictionary::lz4(COMMON.to_vec())
 }
 
 /// Values that get smaller and others, of all sizes.
@@ -86,7 +86,7 @@ fn check(storage: &Storage, run: &Arc<Run>, model: &Model) {
 fn runs_with_and_without_compression_have_the_same_entries() {
     let storage = storage();
     let mut rng = Rng::new(1);
-    let (one, other) = (dictionary(), Dictionary::new(COMMON[20..].to_vec()));
+    let (one, other) = (dictionary(), Dictionary::new(Codec::Zstd, COMMON.to_vec()).unwrap());
     let model = model(&mut rng, 3000);
     let plain = built(&storage, &model, NewValues::Plain);
     let small = built(&storage, &model, NewValues::Compressed(Some(&one)));
