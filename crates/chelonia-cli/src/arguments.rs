@@ -117,8 +117,8 @@ pub struct Target {
     /// Fixed at its creation
     #[arg(long, value_name = "ENGINE", value_parser = parse_engine)]
     pub engine: Option<EngineKind>,
-    /// How values are stored from now on: none (as they are, the default) or fast. For turtle,
-    /// autumn and splinter
+    /// How values are stored from now on: none (as they are, the default), fast, or small (if the
+    /// program was built with the feature `zstd`). For turtle, autumn and splinter
     #[arg(long, value_name = "KIND", value_parser = parse_compression)]
     pub compression: Option<Compression>,
 }
@@ -421,8 +421,8 @@ pub struct Tune {
     /// keyspaces of the engine splinter
     #[arg(long, value_name = "PERCENT")]
     pub space_percent: Option<u32>,
-    /// How values are stored from now on: none (as they are) or fast. For turtle, autumn and
-    /// splinter
+    /// How values are stored from now on: none (as they are), fast, or small (if the program was
+    /// built with the feature `zstd`). For turtle, autumn and splinter
     #[arg(long, value_name = "KIND", value_parser = parse_compression)]
     pub compression: Option<Compression>,
     /// Print JSON

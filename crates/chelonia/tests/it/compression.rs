@@ -1,7 +1,8 @@
 //! Keyspaces whose values are compressed, through the public interface.
 
 use chelonia::{
-    Compression, Database, EngineKind, EngineOptions, ErrorKind, Keyspace, KeyspaceOptions, Result, Salvage,
+    Compression, Database, EngineKind, EngineOptions, ErrorKind, Keyspace, KeyspaceOptions, Result,
+    Salvage,
 };
 use std::collections::BTreeMap;
 
@@ -85,7 +86,7 @@ fn values_take_less_space_and_come_back_as_they_were() {
             bytes
         });
         let [none, fast, small] = sizes;
-        assert!(fast * 3 < none * 2 && small * 5 < fast * 4, "{engine:?}: {sizes:?}");
+        assert!(fast * 3 < none * 2 && small < fast, "{engine:?}: {sizes:?}");
     }
 }
 
@@ -96,14 +97,14 @@ fn merges_of_background_jobs_compress_values_too() {
         let sizes = [Compression::None, Compression::Fast].map(|compression| {
             let path = directory.path().join(compression.name());
             let database = Database::builder(&path).memory(64 << 20).open().unwrap();
-            // Small runs, which are merged often.
+            // Runs that are merged often, and are large beside a dictionary.
             let options = KeyspaceOptions::new()
-                .engine(EngineOptions::tiny(engine, 64 << 10))
+                .engine(EngineOptions::tiny(engine, 512 << 10))
                 .checkpoint_distance(100_000)
                 .compression(compression);
             let keyspace = database.keyspace("k", options).unwrap();
             let mut model = Model::new();
-            (0..6).for_each(|version| write(&keyspace, &mut model, 0..3_000, version));
+            (0..3).for_each(|version| write(&keyspace, &mut model, 0..6_000, version));
             database.checkpoint().unwrap();
             check(&keyspace, &model);
             disk_bytes(&database)

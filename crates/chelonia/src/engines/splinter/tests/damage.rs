@@ -1,9 +1,10 @@
 //! Unreadable blocks stop neither absorbs nor merges, and hide no more than their contents.
 
 use super::{World, tiny};
-use crate::engine::Engine;
+use crate::base::limits::BLOCK_BYTES_U64;
 use crate::engine::tests::world::{Item, Model};
 use crate::engine::tests::{key_of, uniform};
+use crate::engine::{Engine, OwnedExtent};
 use crate::engines::splinter::SplinterConfig;
 use crate::runtime::rng::Rng;
 use crate::storage::block::BlockKind;
@@ -28,15 +29,44 @@ pub fn damage_every(world: &World, every: usize, rng: &mut Rng) -> usize {
     count
 }
 
+/// Damages the dictionary of one run in `every`; returns their number.
+fn damage_dictionaries(world: &World, every: usize) -> usize {
+    let file = world.dir.open("data", OpenMode::Write, Access::Buffered).unwrap();
+    let last_block = |owned: &OwnedExtent| {
+        let blocks = owned.extent.start.0 + u64::from(owned.extent.blocks);
+        (blocks - 1) * BLOCK_BYTES_U64
+    };
+    let mut byte = [0];
+    let places = world.owned.iter().map(last_block).filter(|block| {
+        file.read_at(&mut byte, block + 8).unwrap();
+        byte[0] == BlockKind::Dictionary as u8
+    });
+    let places: Vec<u64> = places.step_by(every).collect();
+    for place in &places {
+        file.write_at(&[0xee], place + 30).unwrap();
+    }
+    places.len()
+}
+
 #[test]
 fn a_damaged_tree_takes_updates_and_merges_around_the_damage() {
+    take_updates_around(false, &|world, rng| damage_every(world, 3, rng));
+}
+
+#[test]
+fn damaged_dictionaries_are_merged_around() {
+    take_updates_around(true, &|world, _| damage_dictionaries(world, 2));
+}
+
+fn take_updates_around(compresses: bool, damage: &dyn Fn(&World, &mut Rng) -> usize) {
     let mut rng = Rng::new(81);
     let mut world = World::new(tiny(), 1);
+    world.compresses = compresses;
     for _ in 0..20 {
         world.absorb(uniform(&mut rng, 120));
         world.maintain();
     }
-    assert!(damage_every(&world, 3, &mut rng) > 3);
+    assert!(damage(&world, &mut rng) > 3);
     world.is_damaged = true;
     world.model = Model::new();
     world.reopen();
