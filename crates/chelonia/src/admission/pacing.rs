@@ -74,7 +74,7 @@ pub struct Pacer {
     clock: Clock,
     /// Recent flushes, from which `flush_rate` is.
     flushed: Mutex<Flushed>,
-    /// Recent flush throughput in bytes per second; 0 while too little was flushed.
+    /// Recent throughput in bytes per second, also of the first flush so far; 0: not known yet.
     flush_rate: AtomicU64,
     /// Time at which the admitted writes are paid for, in nanoseconds of the clock.
     paid_until: AtomicU64,
@@ -102,7 +102,7 @@ struct Flushed {
 }
 
 impl Pacer {
-    /// Creates a pacer. Before the first flushes it delays no writer.
+    /// Creates a pacer. Until the first flush has absorbed a little it delays no writer.
     pub fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -121,10 +121,20 @@ impl Pacer {
         }
     }
 
+    /// Records that a flush has absorbed `bytes` so far, in `took`. This is the throughput until a
+    /// flush has ended: writers would fill all memory beside the first one, and wait for its end.
+    pub fn absorbing(&self, bytes: u64, took: Duration) {
+        let is_first = || self.flushed.lock().nanos == 0;
+        if bytes >= MEASURED_BYTES_MIN && !self.rested.load(Ordering::Relaxed) && is_first() {
+            let rate = bytes as f64 / took.as_secs_f64().max(1e-6);
+            self.flush_rate.store((rate as u64).max(1), Ordering::Relaxed);
+        }
+    }
+
     /// Records that a flush absorbed `bytes` in `took`. A flush that rested gives no throughput.
     pub fn flushed(&self, bytes: u64, took: Duration) {
         let mut flushed = self.flushed.lock();
-        let is_known = self.flush_rate.load(Ordering::Relaxed) != 0;
+        let is_known = flushed.nanos != 0 && self.flush_rate.load(Ordering::Relaxed) != 0;
         if self.rested.swap(false, Ordering::Relaxed) && is_known {
             return;
         }
@@ -352,6 +362,19 @@ mod tests {
         let tight = time_to_write(&pacer, 10_000_000, debt(250_000, 1_000_000));
         assert!(near(even, 100), "{even:?}");
         assert!(near(tight, 400), "{tight:?}");
+    }
+
+    #[test]
+    fn the_first_flush_gives_a_pace_before_its_end() {
+        let pacer = Pacer::new(Clock::manual());
+        let debt = Debt { headroom_bytes: 1_000_000, backlog_bytes: 1_000_000 };
+        pacer.absorbing(50_000_000, Duration::from_secs(1));
+        let paced = time_to_write(&pacer, 10_000_000, debt);
+        assert!(near(paced, 200), "{paced:?}");
+        pacer.flushed(100_000_000, Duration::from_secs(1));
+        pacer.absorbing(1_000_000, Duration::from_secs(1));
+        let paced = time_to_write(&pacer, 10_000_000, debt);
+        assert!(near(paced, 100), "{paced:?}: whole flushes count once there are any");
     }
 
     #[test]

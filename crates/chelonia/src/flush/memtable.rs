@@ -25,12 +25,13 @@ use crate::state::keyspace::{KeyspaceCore, Latest, Partial};
 use crate::storage::quota::Quota;
 use crate::versions::pins::Flushed;
 use crate::versions::view::Buffer;
+use std::time::Duration;
 
 /// Bytes that may wait for a checkpoint under way, as a multiple of those that request one.
 const LAG_TIMES: u64 = 2;
 
-/// Pace of a flush, its threads, and the counter of the memtable bytes that it absorbed.
-type How<'h> = (FlushPace, &'h Workers, &'h AtomicU64);
+/// Pace of a flush, its threads, the counter of the memtable bytes that it absorbed, and its begin.
+type How<'h> = (FlushPace, &'h Workers, &'h AtomicU64, Duration);
 
 /// A keyspace that a background thread has chosen for its next flush.
 struct Chosen(Arc<KeyspaceCore>);
@@ -109,7 +110,7 @@ impl Core {
         self.visibility.wait_until_visible(buffer.last())?;
         let start = self.clock.now();
         let (share, progress) = (self.shares.flush(), AtomicU64::new(0));
-        let how = (pace, &share.workers, &progress);
+        let how = (pace, &share.workers, &progress, start);
         let flushed = self.in_background(|| self.absorb(keyspace, &buffer, &mut partial, how));
         let is_dropped = || keyspace.check_exists().is_err();
         let progress = progress.load(Ordering::Relaxed);
@@ -118,11 +119,7 @@ impl Core {
             Ok(()) => {
                 self.counters.out_of_space.store(false, Ordering::Relaxed);
                 self.headroom.forget();
-                let took = self.clock.now().saturating_sub(start);
-                // Flushes side by side share the time.
-                let side_by_side = u32::try_from(self.shares.flushes()).unwrap_or(1).max(1);
-                let took = took / side_by_side;
-                self.pacer.flushed(buffer.memtable.bytes(), took);
+                self.pacer.flushed(buffer.memtable.bytes(), self.flush_time_since(start));
                 self.counters.flushes.fetch_add(1, Ordering::Relaxed);
                 self.counters.flushed_bytes.fetch_add(buffer.update_bytes(), Ordering::Relaxed);
                 // A memtable without bytes needs a checkpoint too.
@@ -247,12 +244,13 @@ impl Core {
         keyspace: &Arc<KeyspaceCore>,
         buffer: &Arc<Buffer>,
         updates: &SortedBatch,
-        (pace, workers, progressed): How<'_>,
+        (pace, workers, progressed, start): How<'_>,
     ) -> Result<(Arc<dyn Version>, Vec<OwnedExtent>)> {
         let bytes_each = buffer.memtable.bytes() / (updates.len() as u64).max(1);
         let progress = |absorbed: u64| {
             let bytes = absorbed.saturating_mul(bytes_each);
-            progressed.fetch_add(bytes, Ordering::Relaxed);
+            let so_far = progressed.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            self.pacer.absorbing(so_far, self.flush_time_since(start));
             self.counters.flush_progress_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.refresh_backlog();
             self.pacer.rest(workers.threads(), || self.has_time_to_flush(keyspace));
@@ -273,6 +271,12 @@ impl Core {
             return Err(Error::internal("an engine refers to space beyond the data file"));
         }
         Ok((absorbed.version, absorbed.lost))
+    }
+
+    /// The time that a flush took that began at `start`: flushes side by side share it.
+    fn flush_time_since(&self, start: Duration) -> Duration {
+        let side_by_side = u32::try_from(self.shares.flushes()).unwrap_or(1).max(1);
+        self.clock.now().saturating_sub(start) / side_by_side
     }
 
     /// True if, at the pace of both so far, the immutable memtables will be flushed before the
