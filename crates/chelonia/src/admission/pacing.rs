@@ -4,12 +4,10 @@
 //! immutable memtables (`backlog`). If the backlog is flushed at `rate` bytes a second, writers
 //! that fill the headroom just as it ends write at `rate * headroom / backlog`. They are held to
 //! that speed: far above their demand while the headroom is large, and falling smoothly to the
-//! speed of the flush as it shrinks. Only without any headroom a writer waits for memory to be
-//! freed.
+//! speed of the flush as it shrinks. Only without any headroom a writer waits for memory.
 //!
 //! Conversely, a flush that will be complete long before its memory is needed rests in between
-//! ([`Pacer::rest`]), so that it takes processors and device from readers and writers a little at a
-//! time.
+//! ([`Pacer::rest`]), so that it takes processors and device from others a little at a time.
 
 use crate::base::error::{Error, ErrorKind};
 use crate::runtime::clock::Clock;
@@ -34,6 +32,10 @@ const WORK_MOST: Duration = Duration::from_millis(200);
 /// The longest single rest.
 const REST_MOST: Duration = Duration::from_millis(500);
 
+/// This part (1/16) of the immutable memtables counts as backlog until their flush ends: its end
+/// absorbs nothing, but takes time.
+pub const FLUSH_END_PART: u64 = 16;
+
 /// Flushed bytes that give a throughput: a flush of a few records takes the time of its syncs.
 const MEASURED_BYTES_MIN: u64 = 256 << 10;
 
@@ -43,7 +45,7 @@ const MEASURED_MOST: Duration = Duration::from_secs(2);
 /// Interval at which a resting thread checks for waiting writers.
 const REST_SLICE: Duration = Duration::from_millis(2);
 
-/// Interval at which a writer without headroom checks again without a wake-up.
+/// A writer without headroom checks again without a wake-up after this time.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Time that flushes do not rest after a writer that would not wait was refused.
@@ -80,11 +82,11 @@ pub struct Pacer {
     paid_until: AtomicU64,
     /// True if the current flush has rested.
     rested: AtomicBool,
-    /// Number of threads that wait for flushes.
+    /// Threads that wait for flushes.
     hurried: AtomicU32,
     /// Until when a refused writer counts as waiting, in nanoseconds of the clock.
     hurried_until: AtomicU64,
-    /// Statistics: delays, their sum, the longest, and writers that did not wait.
+    // Statistics: delays, their sum, the longest, and writers that did not wait.
     delays: AtomicU64,
     delay_nanos: AtomicU64,
     delay_nanos_max: AtomicU64,
@@ -94,7 +96,7 @@ pub struct Pacer {
     released: Condvar,
 }
 
-/// Bytes that recent flushes absorbed, and the time that they took.
+/// Bytes that recent flushes absorbed, and their time.
 #[derive(Clone, Copy, Default)]
 struct Flushed {
     bytes: u64,
@@ -156,7 +158,7 @@ impl Pacer {
     /// Keeps flushes from resting while the returned value lives: a thread waits for them.
     pub fn hurry(&self) -> Hurry<'_> {
         self.hurried.fetch_add(1, Ordering::Relaxed);
-        Hurry { pacer: self }
+        Hurry(self)
     }
 
     /// True if a thread waits for flushes.
@@ -325,13 +327,11 @@ pub struct Delays {
 
 /// While it lives flushes do not rest.
 #[must_use]
-pub struct Hurry<'a> {
-    pacer: &'a Pacer,
-}
+pub struct Hurry<'a>(&'a Pacer);
 
 impl Drop for Hurry<'_> {
     fn drop(&mut self) {
-        self.pacer.hurried.fetch_sub(1, Ordering::Relaxed);
+        self.0.hurried.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -358,10 +358,10 @@ mod tests {
         assert_eq!(time_to_write(&pacer, 1_000_000, debt(1, 1_000)), Duration::ZERO);
         pacer.flushed(100_000_000, Duration::from_secs(1));
         assert_eq!(time_to_write(&pacer, 1_000_000, debt(1, 0)), Duration::ZERO);
-        let even = time_to_write(&pacer, 10_000_000, debt(1_000_000, 1_000_000));
-        let tight = time_to_write(&pacer, 10_000_000, debt(250_000, 1_000_000));
-        assert!(near(even, 100), "{even:?}");
-        assert!(near(tight, 400), "{tight:?}");
+        for (headroom, expected) in [(1_000_000, 100), (250_000, 400)] {
+            let took = time_to_write(&pacer, 10_000_000, debt(headroom, 1_000_000));
+            assert!(near(took, expected), "{took:?}");
+        }
     }
 
     #[test]
@@ -369,12 +369,11 @@ mod tests {
         let pacer = Pacer::new(Clock::manual());
         let debt = Debt { headroom_bytes: 1_000_000, backlog_bytes: 1_000_000 };
         pacer.absorbing(50_000_000, Duration::from_secs(1));
-        let paced = time_to_write(&pacer, 10_000_000, debt);
-        assert!(near(paced, 200), "{paced:?}");
+        assert!(near(time_to_write(&pacer, 10_000_000, debt), 200));
         pacer.flushed(100_000_000, Duration::from_secs(1));
         pacer.absorbing(1_000_000, Duration::from_secs(1));
         let paced = time_to_write(&pacer, 10_000_000, debt);
-        assert!(near(paced, 100), "{paced:?}: whole flushes count once there are any");
+        assert!(near(paced, 100), "whole flushes count once there are any");
     }
 
     #[test]

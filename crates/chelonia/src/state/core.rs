@@ -17,7 +17,7 @@
 
 use crate::admission::governor::Governor;
 use crate::admission::headroom::Headroom;
-use crate::admission::pacing::Pacer;
+use crate::admission::pacing::{FLUSH_END_PART, Pacer};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::logs::{LogPosition, PerLog};
@@ -243,7 +243,8 @@ impl Core {
             owed += keyspace.engine.debt_bytes();
         }
         let absorbed = self.counters.flush_progress_bytes.load(Ordering::Relaxed);
-        let backlog = immutable.saturating_sub(absorbed) + owed;
+        let left = immutable.saturating_sub(absorbed).max(immutable / FLUSH_END_PART);
+        let backlog = left + owed;
         if immutable == 0 {
             // No flush waits for space.
             self.counters.out_of_space.store(false, Ordering::Relaxed);
