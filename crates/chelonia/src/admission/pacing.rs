@@ -128,8 +128,9 @@ impl Pacer {
     pub fn absorbing(&self, bytes: u64, took: Duration) {
         let is_first = || self.flushed.lock().nanos == 0;
         if bytes >= MEASURED_BYTES_MIN && !self.rested.load(Ordering::Relaxed) && is_first() {
-            let rate = bytes as f64 / took.as_secs_f64().max(1e-6);
-            self.flush_rate.store((rate as u64).max(1), Ordering::Relaxed);
+            let rate = u128::from(bytes) * 1_000_000_000 / u128::from(nanos(took).max(1));
+            let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+            self.flush_rate.store(rate.max(1), Ordering::Relaxed);
         }
     }
 

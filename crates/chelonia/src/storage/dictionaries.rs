@@ -1,7 +1,7 @@
 //! The dictionaries in memory: one copy of each, however many runs have it.
 
 use crate::base::error::Result;
-use crate::base::stream::{Dictionary, DictionaryId};
+use crate::base::stream::{Codec, Dictionary, DictionaryId};
 use crate::memory::budget::{Budget, Charge, Use};
 use crate::runtime::sync::{Arc, Mutex};
 use std::collections::BTreeMap;
@@ -48,8 +48,15 @@ impl Dictionaries {
             table.known.retain(|_, known| !known.is_alone());
             table.prune_at = 2 * table.known.len() + 8;
         }
-        let bytes: usize = table.known.values().map(Dictionary::memory_bytes).sum();
+        let bytes = memory_bytes(&table.known);
         table.charge.resize(bytes as u64);
         shared
     }
+}
+
+/// Heap memory of these dictionaries, in bytes, about.
+fn memory_bytes(known: &BTreeMap<DictionaryId, Dictionary>) -> usize {
+    let is_used = |codec: &Codec| known.values().any(|one| one.codec() == *codec);
+    let shared: usize = Codec::ALL.into_iter().filter(is_used).map(Codec::shared_bytes).sum();
+    shared + known.values().map(Dictionary::memory_bytes).sum::<usize>()
 }

@@ -23,6 +23,9 @@ pub enum Codec {
 }
 
 impl Codec {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Lz4, Self::Zstd];
+
     /// The number on disk.
     #[must_use]
     pub fn number(self) -> u8 {
@@ -35,7 +38,16 @@ impl Codec {
     /// The codec with this number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Lz4, Self::Zstd].into_iter().find(|codec| codec.number() == number)
+        Self::ALL.into_iter().find(|codec| codec.number() == number)
+    }
+
+    /// Heap memory that all its dictionaries share, in bytes, about.
+    #[must_use]
+    pub fn shared_bytes(self) -> usize {
+        match self {
+            Self::Lz4 => 0,
+            Self::Zstd => zstd::CONTEXTS_BYTES,
+        }
     }
 
     /// Fails if this build of the library lacks it.

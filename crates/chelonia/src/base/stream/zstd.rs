@@ -9,9 +9,9 @@
 //! ```
 
 #[cfg(feature = "zstd")]
-pub use with_library::{Coder, check, train};
+pub use with_library::{CONTEXTS_BYTES, Coder, check, train};
 #[cfg(not(feature = "zstd"))]
-pub use without_library::{Coder, check, train};
+pub use without_library::{CONTEXTS_BYTES, Coder, check, train};
 
 #[cfg(feature = "zstd")]
 mod with_library {
@@ -25,6 +25,10 @@ mod with_library {
     /// Contexts for coding that are kept for the next value: as many of each kind.
     const KEPT_MAX: usize = 4;
 
+    /// Heap memory of contexts, in bytes, about: 84 and 96 KB (measured), each with space for a
+    /// frame of up to 33 KB.
+    pub const CONTEXTS_BYTES: usize = (KEPT_MAX * (84 + 96 + 2 * 33)) << 10;
+
     /// Bytes of a dictionary that is prepared for coding, and for decoding, about (measured for
     /// 4 KB).
     const PREPARED_BYTES: usize = (117 + 31) << 10;
@@ -35,8 +39,8 @@ mod with_library {
     /// The places of the name of such a dictionary. Zero: frames do not name it.
     const NAME: std::ops::Range<usize> = 4..8;
 
-    /// Contexts that nobody uses now. They are 60 to 100 KB each and do not depend on dictionaries.
-    /// The lock is held for a push or a pop.
+    /// Contexts that nobody uses now; they do not depend on dictionaries. The lock is held for a
+    /// push or a pop.
     static KEPT: Mutex<Kept> = Mutex::new(Kept { encode: Vec::new(), decode: Vec::new() });
 
     struct Kept {
@@ -83,7 +87,7 @@ mod with_library {
             Ok(Self { encode: OnceLock::new(), decode })
         }
 
-        /// Heap memory that it takes, in bytes, with a part of that of contexts, about.
+        /// Heap memory that it takes, in bytes, about.
         pub fn memory_bytes(&self) -> usize {
             PREPARED_BYTES
         }
@@ -167,6 +171,9 @@ mod with_library {
 #[cfg(not(feature = "zstd"))]
 mod without_library {
     use crate::base::error::{Error, ErrorKind, Result};
+
+    /// There are none.
+    pub const CONTEXTS_BYTES: usize = 0;
 
     /// Nobody has one.
     pub enum Coder {}

@@ -180,8 +180,7 @@ impl<E: Tried> World<E> {
             held: Vec::new(),
             absorbs: 0,
             compresses: false,
-            dictionaries: [Codec::Lz4, Codec::Zstd]
-                .map(|codec| Dictionary::new(codec, COMMON.to_vec()).unwrap()),
+            dictionaries: Codec::ALL.map(|codec| Dictionary::new(codec, COMMON.to_vec()).unwrap()),
             is_damaged: false,
         }
     }
