@@ -14,7 +14,7 @@ use crate::base::bytes::Value;
 use crate::base::codec::{get_varint, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::limits::LARGE_VALUE_BYTES_MIN;
-use crate::base::stream::Dictionary;
+use crate::base::stream::dictionary::Dictionary;
 
 /// Values below this size stay as they are.
 pub const COMPRESSED_VALUE_BYTES_MIN: usize = 32;

@@ -59,7 +59,8 @@ const RULES: [Rule; 13] = [
     Rule {
         words: &["std::sync::atomic", "std::sync::Mutex", "std::sync::RwLock", "parking_lot::"],
         scope: Scope::Library,
-        homes: &["runtime/sync/", "runtime/coverage.rs"],
+        // The lock in `zstd.rs` is held for a push or a pop: no order of events is worth a trial.
+        homes: &["runtime/sync/", "runtime/coverage.rs", "base/stream/zstd.rs"],
         instead: "take locks and atomics from `base::sync`",
     },
     Rule {
