@@ -59,7 +59,7 @@ const RULES: [Rule; 13] = [
     Rule {
         words: &["std::sync::atomic", "std::sync::Mutex", "std::sync::RwLock", "parking_lot::"],
         scope: Scope::Library,
-        // The lock in `zstd.rs` is held for a push or a pop: no order of events is worth a trial.
+        // The lock in `zstd.rs` is held for a push or a pop: no order of events matters.
         homes: &["runtime/sync/", "runtime/coverage.rs", "base/stream/zstd.rs"],
         instead: "take locks and atomics from `base::sync`",
     },
