@@ -17,9 +17,9 @@ pub enum Compression {
     /// and JSON take about half of the space. A read decodes the one value that it returns.
     Fast,
     /// By zstd, each value alone, with such a dictionary. Text and JSON take about a third of the
-    /// space; a write takes as long as with `Fast`, a read a little longer. Needs the feature
-    /// `zstd`, which compiles a library in C: without it a database with such a keyspace is not
-    /// opened ([`crate::ErrorKind::Unsupported`]). Making a dictionary takes 11 MB of the memory
+    /// space; decoding takes twice as long as with `Fast`, and a load a third longer. Needs the
+    /// feature `zstd`, which compiles a library in C: without it a database with such a keyspace is
+    /// not opened ([`crate::ErrorKind::Unsupported`]). Making a dictionary takes 10 MB of the memory
     /// budget for a tenth of a second.
     Small,
 }
