@@ -132,10 +132,11 @@ fn fit(
             return Ok(Fitted { flushes: before.flushes + 1, ..before.clone() });
         }
     }
-    let work = SAMPLE_BYTES + train::work_bytes(codec);
-    let _charge = storage.budget().charge(Use::Work, work as u64);
-    let sample = Sample::of(updates, SAMPLE_BYTES);
-    let made = train::dictionary(codec, &sample, DICTIONARY_BYTES_MAX)?;
+    let made = storage.dictionaries().make(|| {
+        let work = SAMPLE_BYTES + train::work_bytes(codec);
+        let _charge = storage.budget().charge(Use::Work, work as u64);
+        train::dictionary(codec, &Sample::of(updates, SAMPLE_BYTES), DICTIONARY_BYTES_MAX)
+    })?;
     let permille = probe.permille(&made);
     Ok(match before.zip(fits) {
         Some((before, now)) if permille * 100 > now * BETTER_PERCENT => {
@@ -229,7 +230,7 @@ mod tests {
             assert_eq!(dictionary.codec(), codec);
             permille.push(Sample::of(&people, PROBE_BYTES).permille(&dictionary));
             let counted = storage.budget().used_by(Use::Metadata);
-            assert!(counted >= (dictionary.memory_bytes() + codec.shared_bytes()) as u64);
+            assert!(counted >= (dictionary.bytes().len() + codec.memory_bytes(1)) as u64);
         }
         assert!(permille[1] * 10 < permille[0] * 9, "{permille:?}");
     }

@@ -1,6 +1,7 @@
 //! The dictionaries in memory: one copy of each, however many runs have it.
 
 use crate::base::error::Result;
+use crate::base::limits::BLOCK_BYTES;
 use crate::base::stream::{Codec, Dictionary, DictionaryId};
 use crate::memory::budget::{Budget, Charge, Use};
 use crate::runtime::sync::{Arc, Mutex};
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 /// Dictionaries by name. Those that nobody uses are removed when others are added.
 pub struct Dictionaries {
     table: Mutex<Table>,
+    making: Mutex<()>,
 }
 
 struct Table {
@@ -23,7 +25,10 @@ impl Dictionaries {
     #[must_use]
     pub fn new(budget: &Arc<Budget>) -> Self {
         let charge = budget.charge(Use::Metadata, 0);
-        Self { table: Mutex::new(Table { known: BTreeMap::new(), prune_at: 8, charge }) }
+        Self {
+            table: Mutex::new(Table { known: BTreeMap::new(), prune_at: 8, charge }),
+            making: Mutex::new(()),
+        }
     }
 
     /// The dictionary `name`; calls `load` if it is not in memory.
@@ -37,6 +42,12 @@ impl Dictionaries {
         }
         // Loaded without the lock: another thread may load it too.
         load().map(|loaded| self.share(loaded))
+    }
+
+    /// Calls `make`, which takes much memory for a moment, for one dictionary at a time.
+    pub fn make<T>(&self, make: impl FnOnce() -> T) -> T {
+        let _one_at_a_time = self.making.lock();
+        make()
     }
 
     /// The copy of `dictionary` that all use.
@@ -56,7 +67,7 @@ impl Dictionaries {
 
 /// Heap memory of these dictionaries, in bytes, about.
 fn memory_bytes(known: &BTreeMap<DictionaryId, Dictionary>) -> usize {
-    let is_used = |codec: &Codec| known.values().any(|one| one.codec() == *codec);
-    let shared: usize = Codec::ALL.into_iter().filter(is_used).map(Codec::shared_bytes).sum();
-    shared + known.values().map(Dictionary::memory_bytes).sum::<usize>()
+    let count = |codec| known.values().filter(|one| one.codec() == codec).count();
+    let coding: usize = Codec::ALL.map(|codec| codec.memory_bytes(count(codec))).iter().sum();
+    coding + known.len() * BLOCK_BYTES
 }

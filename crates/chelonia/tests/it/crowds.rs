@@ -1,4 +1,5 @@
-//! The memory budget under load, measured: hundreds of keyspaces of every engine, snapshots,
+//! The memory budget under load, measured: hundreds of keyspaces of every engine, with compressed
+//! values and without, snapshots,
 //! iterators, large values, batches near the limit, large reads and verifications, each alone and
 //! all together, stay within budget + 5% + 16 MiB of resident memory at their peak.
 //!
@@ -6,7 +7,9 @@
 
 use super::memory::{child_within, limit, peak_resident_bytes};
 use chelonia::internals::Rng;
-use chelonia::{Batch, Database, EngineKind, ErrorKind, Iter, Keyspace, KeyspaceOptions, Snapshot};
+use chelonia::{
+    Batch, Compression, Database, EngineKind, ErrorKind, Iter, Keyspace, KeyspaceOptions, Snapshot,
+};
 
 const CHILD: &str = "CHELONIA_TEST_CROWDS";
 const CHILD_NAME: &str = "crowds::child_with_a_crowd";
@@ -21,6 +24,8 @@ const FULL: usize = Batch::limit() - 1_100;
 #[derive(Clone, Copy, Default)]
 struct Load {
     keyspaces: usize,
+    /// Keyspaces of engines that compress do, by one codec or the other.
+    compressed: bool,
     gets: u64,
     scans: u64,
     /// Calls of `multi_get` with 2,000 keys each.
@@ -42,6 +47,10 @@ fn load(name: &str) -> Load {
     match name {
         "keyspaces" => Load { gets: 3_000, scans: 50, ..many },
         "limit-of-keyspaces" => Load { keyspaces: 1_000, gets: 3_000, scans: 50, ..many },
+        "compressed" => Load { compressed: true, gets: 3_000, ..few },
+        "limit-of-compressed-keyspaces" => {
+            Load { keyspaces: 1_000, compressed: true, gets: 3_000, scans: 50, ..many }
+        }
         "pins" => Load { keyspaces: 20, snapshots: 80, iterators: 24, ..few },
         "pins-over-many" => Load { snapshots: 80, iterators: 24, ..many },
         "large-values" => Load { large_values: 40, gets: 3_000, ..few },
@@ -87,9 +96,12 @@ impl Crowd {
     }
 
     fn insert(&mut self, bytes: u64) {
-        let value = vec![7; usize::try_from(bytes).unwrap()];
-        let key = self.key();
-        self.any().insert(key, value).unwrap();
+        let (keyspace, key) = (self.any(), self.key());
+        // Something that all values of this keyspace have, and something of its own.
+        let text = format!("keyspace {} of this value, {}: ", keyspace.name(), self.rng.next_u64());
+        let length = usize::try_from(bytes).unwrap();
+        let value: Vec<u8> = text.bytes().cycle().take(length).collect();
+        keyspace.insert(key, value).unwrap();
     }
 
     fn write(&mut self, load: Load) {
@@ -159,7 +171,14 @@ fn child_with_a_crowd() {
     let database = Database::builder(path).memory(budget).open().unwrap();
     let open = |number: usize| {
         let engine = EngineKind::ALL[number % EngineKind::ALL.len()];
-        database.keyspace(&number.to_string(), KeyspaceOptions::new().engine(engine)).unwrap()
+        let compression = match engine {
+            EngineKind::Treeline | EngineKind::Bminus => Compression::None,
+            _ if !load.compressed => Compression::None,
+            _ if number.is_multiple_of(2) => Compression::Fast,
+            _ => Compression::Small,
+        };
+        let options = KeyspaceOptions::new().engine(engine).compression(compression);
+        database.keyspace(&number.to_string(), options).unwrap()
     };
     let keyspaces = (0..load.keyspaces).map(open).collect();
     let (snapshots, iterators, rng) = (Vec::new(), Vec::new(), Rng::new(budget));
@@ -186,6 +205,13 @@ fn within(mebibytes: u64, name: &str) {
 #[test]
 fn each_crowd_alone_stays_within_the_least_budget() {
     for name in ["keyspaces", "limit-of-keyspaces", "pins", "pins-over-many", "large-values"] {
+        within(32, name);
+    }
+}
+
+#[test]
+fn crowds_of_compressed_keyspaces_stay_within_the_least_budget() {
+    for name in ["compressed", "limit-of-compressed-keyspaces"] {
         within(32, name);
     }
 }

@@ -41,12 +41,12 @@ impl Codec {
         Self::ALL.into_iter().find(|codec| codec.number() == number)
     }
 
-    /// Heap memory that all its dictionaries share, in bytes, about.
+    /// Heap memory for coding with so many dictionaries, in bytes, about.
     #[must_use]
-    pub fn shared_bytes(self) -> usize {
+    pub fn memory_bytes(self, dictionaries: usize) -> usize {
         match self {
             Self::Lz4 => 0,
-            Self::Zstd => zstd::CONTEXTS_BYTES,
+            Self::Zstd => zstd::memory_bytes(dictionaries),
         }
     }
 
@@ -67,35 +67,31 @@ pub struct Dictionary {
 }
 
 struct Content {
+    codec: Codec,
     bytes: Vec<u8>,
-    coder: Coder,
-}
-
-enum Coder {
-    Lz4,
-    Zstd(zstd::Coder),
 }
 
 impl Dictionary {
     /// Creates the dictionary with this content. Fails if this build of the library lacks the
     /// codec, or if the codec does not take the content.
     pub fn new(codec: Codec, bytes: Vec<u8>) -> Result<Self> {
-        let coder = match codec {
-            Codec::Lz4 => Coder::Lz4,
-            Codec::Zstd => Coder::Zstd(zstd::Coder::new(&bytes)?),
-        };
-        Ok(Self::with_coder(codec, bytes, coder))
+        let dictionary = Self::unchecked(codec, bytes);
+        match codec {
+            Codec::Lz4 => {}
+            Codec::Zstd => zstd::prepare(dictionary.id.0, dictionary.bytes())?,
+        }
+        Ok(dictionary)
     }
 
     /// Creates a dictionary for LZ4.
     #[must_use]
     pub fn lz4(bytes: Vec<u8>) -> Self {
-        Self::with_coder(Codec::Lz4, bytes, Coder::Lz4)
+        Self::unchecked(Codec::Lz4, bytes)
     }
 
-    fn with_coder(codec: Codec, bytes: Vec<u8>, coder: Coder) -> Self {
+    fn unchecked(codec: Codec, bytes: Vec<u8>) -> Self {
         let id = DictionaryId(checksum(&bytes, SEED + u64::from(codec.number())));
-        Self { id, content: Arc::new(Content { bytes, coder }) }
+        Self { id, content: Arc::new(Content { codec, bytes }) }
     }
 
     /// True if nobody else has its content.
@@ -119,27 +115,14 @@ impl Dictionary {
     /// How it compresses.
     #[must_use]
     pub fn codec(&self) -> Codec {
-        match self.content.coder {
-            Coder::Lz4 => Codec::Lz4,
-            Coder::Zstd(_) => Codec::Zstd,
-        }
-    }
-
-    /// Heap memory that it takes, in bytes, about.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        let prepared = match &self.content.coder {
-            Coder::Lz4 => 0,
-            Coder::Zstd(coder) => coder.memory_bytes(),
-        };
-        self.content.bytes.capacity() + prepared
+        self.content.codec
     }
 
     /// Appends the compressed form of `value` to `out`. False, with unspecified content behind what
     /// `out` had, if there is none.
     pub(super) fn encode(&self, value: &[u8], out: &mut Vec<u8>) -> bool {
-        match &self.content.coder {
-            Coder::Lz4 => {
+        match self.content.codec {
+            Codec::Lz4 => {
                 let before = out.len();
                 out.resize(before + block::get_maximum_output_size(value.len()), 0);
                 let space = &mut out[before..];
@@ -149,19 +132,19 @@ impl Dictionary {
                     true
                 })
             }
-            Coder::Zstd(coder) => coder.encode(&self.content.bytes, value, out),
+            Codec::Zstd => zstd::encode(self.id.0, &self.content.bytes, value, out),
         }
     }
 
     /// Writes the value of which `payload` is the compressed form to `value`, which has its length.
     /// False, with unspecified content of `value`, if it is not the form of a value of this length.
     pub(super) fn decode(&self, payload: &[u8], value: &mut [u8]) -> bool {
-        match &self.content.coder {
-            Coder::Lz4 => {
+        match self.content.codec {
+            Codec::Lz4 => {
                 let written = block::decompress_into_with_dict(payload, value, &self.content.bytes);
                 written.is_ok_and(|bytes| bytes == value.len())
             }
-            Coder::Zstd(coder) => coder.decode(payload, value),
+            Codec::Zstd => zstd::decode(self.id.0, &self.content.bytes, payload, value),
         }
     }
 }

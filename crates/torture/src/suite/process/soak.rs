@@ -121,7 +121,7 @@ impl SoakChild {
     /// Errors of the store.
     pub fn run(&self) -> Result<(), String> {
         let engines = engines_of(self.unit);
-        let life = Life::begin(&self.path, &engines, self.seed);
+        let life = Life::begin(&self.path, &engines, self);
         let mut life = life.map_err(|error| error.to_string())?;
         life.live(self.rounds).map_err(|error| error.to_string())?;
         writeln!(std::io::stdout(), "{}", marks::reached()).map_err(|error| error.to_string())
@@ -170,6 +170,7 @@ fn number_of(key: &[u8]) -> usize {
 
 struct Life {
     path: PathBuf,
+    unit: u64,
     database: Database,
     /// One for each engine; a key is in the one that [`Life::keyspace`] gives.
     keyspaces: Vec<Keyspace>,
@@ -180,11 +181,12 @@ struct Life {
     files: usize,
 }
 
-/// Opens the database, and a keyspace for each engine.
-fn open(path: &Path, engines: &[EngineKind]) -> Result<(Database, Vec<Keyspace>)> {
+/// Opens the database of unit number `unit`, and a keyspace for each engine.
+fn open(path: &Path, engines: &[EngineKind], unit: u64) -> Result<(Database, Vec<Keyspace>)> {
     let database = Database::builder(path).memory(MEMORY).open()?;
     let open = |engine: &EngineKind| {
-        let compression = compression_of(*engine, engines.len() as u64);
+        // All engines together compress in every other unit, and one alone in most.
+        let compression = compression_of(*engine, unit + unit / KINDS);
         let options = KeyspaceOptions::new().engine(*engine).compression(compression);
         database.keyspace(engine.name(), options)
     };
@@ -193,11 +195,12 @@ fn open(path: &Path, engines: &[EngineKind]) -> Result<(Database, Vec<Keyspace>)
 }
 
 impl Life {
-    fn begin(path: &Path, engines: &[EngineKind], seed: u64) -> Result<Self> {
-        let (database, keyspaces) = open(path, engines)?;
+    fn begin(path: &Path, engines: &[EngineKind], child: &SoakChild) -> Result<Self> {
+        let unit = child.unit;
+        let (database, keyspaces) = open(path, engines, unit)?;
         let model = Model { versions: vec![1; KEYS] };
-        let (path, held, rng) = (path.to_owned(), Vec::new(), Rng::new(seed));
-        let mut life = Self { path, database, keyspaces, model, held, rng, files: 0 };
+        let (path, held, rng) = (path.to_owned(), Vec::new(), Rng::new(child.seed));
+        let mut life = Self { path, unit, database, keyspaces, model, held, rng, files: 0 };
         for key in 0..KEYS {
             life.keyspace(key).insert(key_of(key), value_of(key, 1).unwrap())?;
         }
@@ -241,7 +244,7 @@ impl Life {
         assert!(peak <= allowed, "{peak} bytes were resident, {allowed} are allowed");
         self.database.clone().close()?;
         let engines: Vec<_> = (0..self.keyspaces.len()).map(|key| self.engine(key)).collect();
-        (self.database, self.keyspaces) = open(&self.path, &engines)?;
+        (self.database, self.keyspaces) = open(&self.path, &engines, self.unit)?;
         self.compare()
     }
 
