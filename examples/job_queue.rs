@@ -9,7 +9,8 @@
 //!             '----- an open -----'    the worker died with its process
 //! ```
 //!
-//! A job moves from one keyspace to the other in one batch, so it is always in exactly one of them.
+//! A job moves from one keyspace to the other in one transaction, so it is always in exactly one of
+//! them, and of two workers that see the same job one takes it.
 //! A job that was running when the process died runs again, so a job must be safe to repeat.
 //!
 //! Run it: `cargo run -p chelonia-examples --bin job_queue`
@@ -19,14 +20,14 @@
 use chelonia::{Database, Key, Keyspace, KeyspaceOptions, Value};
 use std::error::Error;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Queue {
     database: Database,
     waiting: Keyspace,
     running: Keyspace,
-    /// The number of the next job. Its lock makes a take atomic: there are no transactions.
-    next: Mutex<u64>,
+    /// The number of the next job.
+    next: AtomicU64,
 }
 
 impl Queue {
@@ -43,28 +44,24 @@ impl Queue {
             Some((number, _)) => u64::from_be_bytes(number[..].try_into()?) + 1,
             None => 0,
         };
-        Ok(Self { database, waiting, running, next: Mutex::new(next) })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, u64> {
-        // A worker that panicked left nothing half done: batches are atomic.
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Self { database, waiting, running, next: AtomicU64::new(next) })
     }
 
     fn add(&self, job: &str) -> chelonia::Result<()> {
-        let mut next = self.lock();
-        self.waiting.insert(next.to_be_bytes(), job)?;
-        *next += 1;
-        Ok(())
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.waiting.insert(number.to_be_bytes(), job)
     }
 
     /// The oldest waiting job, which is running from now on.
     fn take(&self) -> chelonia::Result<Option<(Key, Value)>> {
-        let _exclusive = self.lock();
-        let Some((number, job)) = self.waiting.first_key_value()? else { return Ok(None) };
-        let mut batch = self.database.batch();
-        batch.remove(&self.waiting, &number).insert(&self.running, &number, &job).commit()?;
-        Ok(Some((number, job)))
+        self.database.transact(|transaction| {
+            let oldest = transaction.iter(&self.waiting).next().transpose()?;
+            if let Some((number, job)) = &oldest {
+                transaction.remove(&self.waiting, number)?;
+                transaction.insert(&self.running, number, job)?;
+            }
+            Ok(oldest)
+        })
     }
 
     fn finish(&self, number: &Key) -> chelonia::Result<()> {

@@ -40,6 +40,12 @@ fn job_queue() {
 }
 
 #[test]
+fn bank() {
+    let printed = run(env!("CARGO_BIN_EXE_bank"));
+    assert!(printed.ends_with("money in all accounts: 4000\n"), "{printed}");
+}
+
+#[test]
 fn session_cache() {
     let printed = run(env!("CARGO_BIN_EXE_session_cache"));
     assert!(printed.contains("half an hour after the login: None\n"), "{printed}");

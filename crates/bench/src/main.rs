@@ -20,6 +20,7 @@ mod run;
 mod shape;
 mod stores;
 mod table;
+mod transfers;
 mod workload;
 
 use clap::{Parser, Subcommand};
@@ -53,6 +54,8 @@ enum Command {
     /// Run a command while a folder is on a simulated drive that compresses and counts what it
     /// writes
     Drive(drive::Drive),
+    /// Measure transactions that move money between accounts
+    Transfers(transfers::Transfers),
     /// Write one page of all figures and results in a directory
     Report(report::Report),
 }
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => compare::compare(arguments),
         Command::Figure(arguments) => figures::figure(arguments),
         Command::Drive(arguments) => drive::drive(arguments),
+        Command::Transfers(arguments) => transfers::run(arguments),
         Command::Report(arguments) => report::report(arguments),
     };
     match result {

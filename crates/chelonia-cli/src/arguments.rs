@@ -64,6 +64,11 @@ pub enum Command {
     Verify(Verify),
     /// Copy the readable data of a damaged database to a new one
     Salvage(Salvage),
+    /// Copy a database to a new directory and verify the copy
+    ///
+    /// A program that has the database open can make a backup itself, while it reads and writes
+    /// (`Database::backup`). To restore a backup, open it.
+    Backup(Backup),
     /// Print the structure on disk
     Dump(Dump),
     /// Make a checkpoint: move the contents of the log to the data file
@@ -363,6 +368,20 @@ pub struct Salvage {
     /// The memory budget of each database, at least 32MB; units are powers of 1024 [default: 256MB]
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `backup`
+#[derive(Args, Debug)]
+pub struct Backup {
+    /// The database.
+    #[command(flatten)]
+    pub place: Place,
+    /// The directory of the backup, which must be empty or not exist
+    #[arg(value_name = "DESTINATION")]
+    pub destination: PathBuf,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -41,6 +41,7 @@ fn run(command: &Command) -> failure::Result<()> {
         Command::Stats(arguments) => commands::inspect::stats(arguments),
         Command::Verify(arguments) => commands::damage::verify(arguments),
         Command::Salvage(arguments) => commands::damage::salvage(arguments),
+        Command::Backup(arguments) => commands::backup::backup(arguments),
         Command::Dump(arguments) => commands::dump::dump(arguments),
         Command::Checkpoint(arguments) => commands::inspect::checkpoint(arguments),
         Command::Drop(arguments) => commands::inspect::drop(arguments),

@@ -9,6 +9,7 @@ pub use crate::runtime::sync::begin_execution;
 
 use crate::Database;
 use crate::{Error, Result};
+use std::sync::Arc;
 
 pub use crate::base::checksum::KeyHash;
 pub use crate::filters::FilterSpec;
@@ -31,6 +32,18 @@ pub use crate::storage::io::{Access, Directory, File, OpenMode};
 /// As a read.
 pub fn unreachable_blocks(database: &Database) -> Result<u64> {
     database.handle.core().unreachable_blocks()
+}
+
+/// Makes a backup in `target`.
+///
+/// # Errors
+/// As [`Database::backup`].
+pub fn backup_into(
+    database: &Database,
+    target: &Arc<dyn Directory>,
+    on_progress: impl FnMut(crate::BackupProgress),
+) -> Result<crate::BackupReport> {
+    database.backup_into(target, "memory".as_ref(), on_progress)
 }
 
 /// Does `act` while nothing can be pinned or let go.

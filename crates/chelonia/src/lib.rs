@@ -106,6 +106,8 @@ pub use api::iter::{Iter, Keys};
 pub use api::keyspace::Keyspace;
 pub use api::salvage::{Loss, Salvage, SalvageReport, SalvagedKeyspace};
 pub use api::snapshot::Snapshot;
+pub use api::transaction::iter::TransactionIter;
+pub use api::transaction::{Savepoint, Transaction};
 pub use base::bytes::{Key, Value};
 pub use base::dump::{DumpField, DumpItem, DumpVisitor};
 pub use base::error::{Error, ErrorKind, Result};
@@ -115,6 +117,7 @@ pub use engine::{
     LiveOptions, SplinterOptions, TreelineOptions, TurtleOptions,
 };
 pub use filters::FilterKind;
+pub use integrity::backup::{BackupProgress, BackupReport};
 pub use integrity::stats::{
     BackgroundStats, CommitStats, DiskStats, IoStats, KeyspaceStats, MemoryStats, ScanStats, Stats,
 };

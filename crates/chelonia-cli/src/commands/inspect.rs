@@ -178,6 +178,7 @@ fn commits(stats: &Stats) -> Section {
         ("delay_nanos", Statistic::Nanos(commits.delay_nanos)),
         ("delay_nanos_max", Statistic::Nanos(commits.delay_nanos_max)),
         ("would_block", Statistic::Count(commits.would_block)),
+        ("conflicts", Statistic::Count(commits.conflicts)),
         ("last_seqno", Statistic::Count(stats.last_seqno)),
         ("write_amplification", Statistic::Ratio(stats.write_amplification)),
     ]

@@ -8,6 +8,7 @@
 //! | `entries` | `put`, `get`, `delete`, `scan`, `count` |
 //! | `transfer`, `losses` | `import`, `export`; counts of input that was not stored as it was |
 //! | `inspect`, `tune` | `stats`, `checkpoint`, `keyspaces`, `drop`; `tune` |
+//! | `backup` | `backup` |
 //! | `damage`, `dump` | `verify`, `salvage`; `dump` |
 //! | `patience` | `--wait` |
 //!
@@ -15,6 +16,7 @@
 //! `main.rs`; a function here; a test in `crates/chelonia-cli/tests/program/main.rs` or a module of
 //! it.
 
+pub mod backup;
 pub mod damage;
 pub mod dump;
 pub mod entries;

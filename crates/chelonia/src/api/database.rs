@@ -6,10 +6,13 @@ use crate::api::builder::DatabaseBuilder;
 use crate::api::handle::Handle;
 use crate::api::keyspace::Keyspace;
 use crate::api::snapshot::Snapshot;
+use crate::api::transaction::Transaction;
 use crate::base::dump::DumpVisitor;
-use crate::base::error::Result;
+use crate::base::error::{ErrorKind, Result};
+use crate::base::limits::TRANSACTION_ATTEMPTS_MAX;
 use crate::integrity::stats::Stats;
 use crate::integrity::verify::VerifyReport;
+use crate::options::commit::CommitOptions;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::recovery::open;
 use crate::runtime::sync::Arc;
@@ -187,6 +190,106 @@ impl Database {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(Arc::clone(&self.handle))
+    }
+
+    /// Begins a transaction over all keyspaces.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let mut transaction = database.transaction()?;
+    /// if transaction.get(&people, "ada")?.is_none() {
+    ///     transaction.insert(&people, "ada", "analyst")?;
+    /// }
+    /// transaction.commit()?;
+    /// assert_eq!(people.get("ada")?.unwrap(), "analyst");
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `OutOfMemory` if too many snapshots, iterators and transactions are open; `Stopped` after a
+    /// close.
+    pub fn transaction(&self) -> Result<Transaction> {
+        Transaction::begin(Arc::clone(&self.handle))
+    }
+
+    /// Runs `body` in a transaction and commits it; returns the result of `body`. After a conflict
+    /// it is run again with a new transaction, up to
+    /// [`crate::limits::TRANSACTION_ATTEMPTS_MAX`] times, with growing pauses. If `body` fails,
+    /// nothing is committed.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let accounts = database.keyspace("accounts", Default::default())?;
+    /// # use chelonia::{Error, ErrorKind};
+    /// # for name in ["ada", "grace"] { accounts.insert(name, 10_u64.to_le_bytes())?; }
+    /// let move_money = |from: &str, to: &str, amount: u64| {
+    ///     database.transact(|transaction| {
+    ///         let mut balance = |name: &str, change: i64| {
+    ///             let old = transaction.get(&accounts, name)?.unwrap();
+    ///             let old = u64::from_le_bytes(old.as_slice().try_into().unwrap());
+    ///             let new = old.checked_add_signed(change).ok_or_else(|| {
+    ///                 Error::new(ErrorKind::InvalidArgument, "not enough money")
+    ///             })?;
+    ///             transaction.insert(&accounts, name, new.to_le_bytes())
+    ///         };
+    ///         balance(from, -(amount as i64))?;
+    ///         balance(to, amount as i64)
+    ///     })
+    /// };
+    /// move_money("ada", "grace", 7)?;
+    /// assert!(move_money("ada", "grace", 7).is_err());
+    /// assert_eq!(accounts.get("grace")?.unwrap(), 17_u64.to_le_bytes());
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `body`; `Conflict` if all attempts had one; otherwise as
+    /// [`Transaction::commit`].
+    pub fn transact<T>(&self, body: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
+        self.transact_with(CommitOptions::new(), body)
+    }
+
+    /// Runs `body` in a transaction and commits it with commit options; a [`crate::Durability`]
+    /// converts to them. As [`Database::transact`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let sync = chelonia::Durability::Sync;
+    /// database.transact_with(sync, |transaction| transaction.insert(&people, "ada", "analyst"))?;
+    /// assert!(people.contains_key("ada")?);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::transact`]; also `WouldBlock` if a commit would wait longer than the options
+    /// allow.
+    pub fn transact_with<T>(
+        &self,
+        options: impl Into<CommitOptions>,
+        mut body: impl FnMut(&mut Transaction) -> Result<T>,
+    ) -> Result<T> {
+        let options = options.into();
+        let mut attempt = 0;
+        loop {
+            let mut transaction = self.transaction()?;
+            let done = body(&mut transaction)
+                .and_then(|result| transaction.commit_with(options).map(|()| result));
+            attempt += 1;
+            match done {
+                Err(error)
+                    if error.kind() == ErrorKind::Conflict
+                        && attempt < TRANSACTION_ATTEMPTS_MAX =>
+                {
+                    self.handle.pause(attempt - 1);
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Syncs the log: every commit so far survives a power failure when this returns.

@@ -19,13 +19,23 @@ use crate::api::upkeep::Upkeep;
 use crate::base::error::Result;
 use crate::base::logs::LogMark;
 use crate::flush::background::Threads;
+use crate::memory::budget::Budget;
 use crate::options::commit::CommitOptions;
-use crate::runtime::sync::{Arc, Mutex, Ordering};
+use crate::runtime::sync::{Arc, Mutex, Ordering, thread};
 use crate::state::core::Core;
 use crate::state::health::Health;
 use crate::state::keyspace::KeyspaceCore;
 use crate::state::reads::Reads;
+use crate::versions::recent_writes::Watch;
 use crate::write::writes::Writes;
+use std::time::Duration;
+
+/// Attempts of a transaction that follow each other at once.
+const ATTEMPTS_AT_ONCE: u32 = 4;
+
+/// The longest pause after that, in microseconds, and how often it doubles.
+const PAUSE_MICROS: u64 = 8;
+const PAUSE_DOUBLINGS_MAX: u32 = 10;
 
 /// Keeps a database open.
 pub struct Handle {
@@ -65,6 +75,46 @@ impl Handle {
     ) -> Result<()> {
         let committed = self.core.commit(keyspaces, writes, options);
         committed.map_err(|error| self.core.locate(error))
+    }
+
+    /// Commits writes like [`Handle::commit`], if `condition` holds at their place in the order of
+    /// commits: see [`Core::commit_if`].
+    pub fn commit_if<'a>(
+        &self,
+        keyspaces: &[&Arc<KeyspaceCore>],
+        writes: impl Writes<'a>,
+        options: CommitOptions,
+        condition: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        let committed = self.core.commit_if(keyspaces, writes, options, Some(condition));
+        committed.map_err(|error| self.core.locate(error))
+    }
+
+    /// Begins a watch of what is written from now on.
+    pub fn watch(&self) -> Result<Watch> {
+        self.core.watch()
+    }
+
+    /// The budget of the database's memory.
+    pub fn budget(&self) -> &Arc<Budget> {
+        self.core.storage.budget()
+    }
+
+    /// Counts a commit that was refused because of a conflict.
+    pub fn count_conflict(&self) {
+        self.core.counters.conflicts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits after the failed attempt number `attempt`, counted from 0, for a random time that
+    /// grows with it; hardly at all after the first ones.
+    pub fn pause(&self, attempt: u32) {
+        if attempt < ATTEMPTS_AT_ONCE {
+            return thread::yield_now();
+        }
+        let most = PAUSE_MICROS << (attempt - ATTEMPTS_AT_ONCE).min(PAUSE_DOUBLINGS_MAX);
+        // The nanoseconds within the second are as good as random.
+        let micros = u64::from(self.core.clock.now().subsec_nanos()) % most;
+        self.core.clock.sleep(Duration::from_micros(micros + 1));
     }
 
     /// The shared state, for tests of what no public call shows.

@@ -218,7 +218,12 @@ impl Snapshot {
         self.iter_over(keyspace, KeyRange::all())
     }
 
-    fn iter_over(&self, keyspace: &Keyspace, range: KeyRange) -> Iter {
+    /// Fails if the snapshot was refused.
+    pub(crate) fn check_held(&self) -> Result<()> {
+        self.refused.clone().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn iter_over(&self, keyspace: &Keyspace, range: KeyRange) -> Iter {
         let (handle, pin) = (Arc::clone(&self.handle), Arc::clone(&self.pin));
         if let Err(error) = self.check(keyspace) {
             return Iter::failed(handle, pin, &keyspace.core, error);
@@ -228,9 +233,7 @@ impl Snapshot {
 
     /// Fails if the snapshot was refused, or the keyspace is one of another database.
     fn check(&self, keyspace: &Keyspace) -> Result<()> {
-        if let Some(error) = &self.refused {
-            return Err(error.clone());
-        }
+        self.check_held()?;
         if Arc::ptr_eq(&keyspace.handle, &self.handle) {
             return Ok(());
         }

@@ -3,11 +3,13 @@
 use crate::admission::governor::Governor;
 use crate::base::dump::DumpVisitor;
 use crate::base::error::Result;
+use crate::integrity::backup::{BackupProgress, BackupReport};
 use crate::integrity::stats::Stats;
 use crate::integrity::verify::VerifyReport;
-use crate::runtime::sync::Ordering;
+use crate::runtime::sync::{Arc, Ordering};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
+use crate::storage::io::Directory;
 
 /// The upkeep of an open database.
 #[derive(Clone, Copy)]
@@ -50,6 +52,20 @@ impl<'a> Upkeep<'a> {
     /// Makes every commit so far durable in the data file.
     pub fn checkpoint(self) -> Result<()> {
         self.core.checkpoint_all().map_err(|error| self.core.locate(error))
+    }
+
+    /// Fails unless writes are accepted.
+    pub fn check_write(self) -> Result<()> {
+        self.core.check_write()
+    }
+
+    /// Copies the state of this moment to an empty directory.
+    pub fn backup(
+        self,
+        target: &Arc<dyn Directory>,
+        on_progress: &mut dyn FnMut(BackupProgress),
+    ) -> Result<BackupReport> {
+        self.core.backup(target, on_progress).map_err(|error| self.core.locate(error))
     }
 
     /// Verifies all stored data.

@@ -32,6 +32,9 @@ pub enum ErrorKind {
     /// The commit would have to wait longer than its options allow: commit again later, or allow a
     /// longer wait. Nothing was changed.
     WouldBlock,
+    /// Another commit changed what a transaction had read: run the transaction again. Nothing was
+    /// changed.
+    Conflict,
     /// The system refuses memory to the process, although the budget is not used up: lower the
     /// budget, or raise the limit on address space (`ulimit -v`) or mappings. Reads that need no
     /// more memory continue, and writes resume without a reopen. If a snapshot or an iterator

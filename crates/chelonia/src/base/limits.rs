@@ -43,6 +43,9 @@ pub const BATCH_BYTES_MAX: usize = 8 << 20;
 /// a memtable, so that many small entries cannot exceed the memory budget.
 pub const BATCH_ENTRY_BYTES: usize = 64;
 
+/// How often [`crate::Database::transact`] runs a transaction that has conflicts.
+pub const TRANSACTION_ATTEMPTS_MAX: u32 = 100;
+
 /// The smallest memory budget of a database, in bytes (32 MiB).
 pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
 

@@ -33,6 +33,10 @@ impl Version for TreeVersion {
         Ok(Box::new(read::cursor::TreeCursor::new(self, range, direction)?))
     }
 
+    fn root(&self) -> Result<Vec<u8>> {
+        Ok(self.encode())
+    }
+
     fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
         counts::walk_extents(&self.shared.node_cache, &self.root, visit)
     }

@@ -106,9 +106,10 @@ pub trait Engine: Send + Sync {
         }
     }
 
-    /// Encodes the newest version so that `crate::engines::open` can open it again. All data that
-    /// the blob refers to has been written when this returns.
-    fn root(&self) -> Result<Vec<u8>>;
+    /// Encodes the newest version: see [`Version::root`].
+    fn root(&self) -> Result<Vec<u8>> {
+        self.version().root()
+    }
 
     /// Plans one bounded job of background work on the newest version, for as many threads as
     /// `work` has; `None` if there is none that can run beside the outstanding ones. Cheap.
@@ -192,6 +193,10 @@ pub trait Version: Send + Sync {
         range: KeyRange,
         direction: Direction,
     ) -> Result<Box<dyn SortedStream + Send>>;
+
+    /// Encodes the version so that `crate::engines::open` can open it again. All data that the blob
+    /// refers to has been written.
+    fn root(&self) -> Result<Vec<u8>>;
 
     /// Visits every extent that the version refers to, each once. Reads metadata, never data. Skips
     /// unreadable metadata, continues after it, and returns the error at the end.

@@ -4,10 +4,12 @@
 //! | --- | --- |
 //! | `verify`, `scrub` | checks of everything stored: at once, and slowly in the background |
 //! | `stats` | statistics; its head says how to add one |
+//! | `backup` | copies as of one moment |
 //! | `dump` | the structure on disk, item by item |
 //! | `inspect` | inspection for tests and tools |
 
-pub mod dump;
+pub mod backup;
+mod dump;
 #[cfg(any(test, feature = "internals"))]
 pub mod inspect;
 pub mod scrub;

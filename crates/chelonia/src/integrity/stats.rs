@@ -144,6 +144,9 @@ pub struct CommitStats {
     pub delay_nanos_max: u64,
     /// Commits that failed with [`crate::ErrorKind::WouldBlock`].
     pub would_block: u64,
+    /// Commits of transactions, and attempts of compare-and-swaps and updates, that were refused
+    /// with [`crate::ErrorKind::Conflict`].
+    pub conflicts: u64,
 }
 
 /// Iterators.
@@ -310,6 +313,7 @@ impl Core {
             delay_nanos: delays.nanos,
             delay_nanos_max: delays.nanos_max,
             would_block: delays.refused,
+            conflicts: self.counters.conflicts.load(Ordering::Relaxed),
         }
     }
 

@@ -56,6 +56,7 @@ use crate::storage::{Opened, Storage};
 use crate::versions::dropped::Dropped;
 use crate::versions::lifetimes::Lifetimes;
 use crate::versions::pins::Snapshots;
+use crate::versions::recent_writes::RecentWrites;
 use crate::versions::view::Buffer;
 use crate::versions::visibility::Visibility;
 use std::collections::BTreeMap;
@@ -227,6 +228,7 @@ fn new_core(
             Arc::clone(&budget),
             Arc::clone(health.process()),
         ),
+        recent_writes: RecentWrites::new(Arc::clone(&budget), Arc::clone(health.process())),
         visibility,
         keyspaces: RwLock::new(BTreeMap::new()),
         keyspaces_change: Mutex::new(()),

@@ -97,6 +97,10 @@ marks! {
     CommitSlept,
     /// A rarely written memtable was rotated to free log space.
     LaggardRotated,
+    /// Keys of recent commits were dropped, because there were too many.
+    RecentWritesDropped,
+    /// A commit read again what its transaction had read, because such keys were dropped.
+    TransactionReadAgain,
     /// A get retried because its target was unlinked.
     GetLookedAgain,
     /// An iterator released its cursors in the middle.

@@ -9,6 +9,7 @@
 //! | `KeyspaceCore::flush` | one absorb of a keyspace; plan or install of a job, not its run |
 //! | `large_sync` | one sync of large values; nothing of this table is taken under it |
 //! | `commit` | appending one record, rotating memtables |
+//! | `recent_writes` | adding the keys of a commit, or comparing a few |
 //! | the registry of `snapshots` | making a pin, publishing a flush |
 //! | `Counters::recount` | counting the backlog |
 //! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
@@ -40,6 +41,7 @@ use crate::storage::io::{Directory, LockGuard};
 use crate::versions::dropped::Dropped;
 use crate::versions::lifetimes::RootVersion;
 use crate::versions::pins::{Pin, Scope, Snapshots};
+use crate::versions::recent_writes::{RecentWrites, Watch};
 use crate::versions::visibility::Visibility;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -73,6 +75,8 @@ pub struct Core {
     pub commit: CachePadded<Mutex<CommitState>>,
     pub visibility: Arc<Visibility>,
     pub snapshots: Arc<Snapshots>,
+    /// The keys of recent commits, for transactions.
+    pub recent_writes: Arc<RecentWrites>,
     pub keyspaces: RwLock<BTreeMap<String, Arc<KeyspaceCore>>>,
     pub keyspaces_change: Mutex<()>,
     pub checkpoint: Mutex<CheckpointState>,
@@ -164,6 +168,8 @@ pub struct DurableVersion {
 pub struct Counters {
     /// See [`crate::DiskStats::orphaned_bytes`].
     pub orphaned_bytes: AtomicU64,
+    /// Commits refused because of a conflict.
+    pub conflicts: AtomicU64,
     /// Tombstones that iterators passed over.
     pub tombstones_passed: AtomicU64,
     pub rotations: AtomicU64,
@@ -231,6 +237,19 @@ impl Core {
     /// Pins this moment over one keyspace.
     pub fn pin_one(&self, keyspace: &KeyspaceCore) -> Arc<Pin> {
         self.snapshots.pin(Scope::One(keyspace.id, Arc::clone(&keyspace.history)))
+    }
+
+    /// Begins a watch of what is written from now on. All writes before are visible on return.
+    pub fn watch(&self) -> Result<Watch> {
+        if !self.health.is_owner_process() {
+            return Err(Health::inherited());
+        }
+        let watch = {
+            let commit = self.commit.lock();
+            self.recent_writes.watch(SeqNo(commit.next_seqno.0.saturating_sub(1)))
+        };
+        self.visibility.wait_until_visible(watch.from())?;
+        Ok(watch)
     }
 
     /// Recounts the backlog: after a rotation, during flushes, and after jobs.

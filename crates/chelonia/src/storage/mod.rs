@@ -16,6 +16,7 @@
 //! | `slots` | slots of page groups that older versions still need |
 //! | `quota` | how much of the free space a piece of engine work may allocate |
 //! | `checkpoint` | making a new state durable |
+//! | `copy` | copies of the data file, for backups |
 //!
 //! Life of an extent: [`Storage::allocate`] -> [`Storage::write_blocks`] -> a checkpoint whose
 //! roots refer to it -> ... -> a checkpoint whose roots do not -> [`Storage::free`]. Free space is
@@ -36,6 +37,7 @@ pub mod block;
 mod blocks;
 pub mod cache;
 mod checkpoint;
+mod copy;
 pub mod data_file;
 mod dictionaries;
 pub mod extents;

@@ -54,6 +54,11 @@ impl Version for Empty {
         Ok(Box::new(AtEnd))
     }
 
+    fn root(&self) -> Result<Vec<u8>> {
+        // That of a new keyspace.
+        Ok(Vec::new())
+    }
+
     fn extents(&self, _: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! | `history` | older views that pins still read |
 //! | `lifetimes` | held versions, and the extents that become free with them |
 //! | `dropped` | dropped keyspaces that are still held |
+//! | `recent_writes` | the keys of recent commits, for those who depend on what they read |
 //! | `empty_ranges` | ranges without live entries, which scans skip |
 
 pub mod dropped;
@@ -15,5 +16,6 @@ pub mod empty_ranges;
 pub mod history;
 pub mod lifetimes;
 pub mod pins;
+pub mod recent_writes;
 pub mod view;
 pub mod visibility;

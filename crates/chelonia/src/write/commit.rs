@@ -30,7 +30,7 @@ use crate::state::keyspace::KeyspaceCore;
 use crate::versions::view::{Buffer, View};
 use crate::write::payload::{Front, Payload, RECORD_BYTES_KEPT};
 use crate::write::pipeline::{Entries, Pipeline, Place};
-use crate::write::writes::{Writes, counted_bytes, large_bytes};
+use crate::write::writes::{Write, Writes, counted_bytes, large_bytes};
 
 /// The views of a commit. Nearly every commit has one keyspace and needs no allocation.
 enum Views<'guard> {
@@ -48,6 +48,10 @@ impl<'guard> Views<'guard> {
     }
 }
 
+/// Fails if a commit may not take the next place in the order of commits. Called under the commit
+/// lock.
+pub type Condition<'c> = dyn Fn() -> Result<()> + 'c;
+
 /// The entries of a commit over its keyspaces, on their way through the pipeline.
 struct CommitEntries<'c, W> {
     core: &'c Core,
@@ -59,6 +63,8 @@ struct CommitEntries<'c, W> {
     /// Bytes of keys and values of each keyspace.
     bytes: &'c [u64],
     guard: &'c Guard,
+    /// Must hold under the commit lock.
+    condition: Option<&'c Condition<'c>>,
     first: SeqNo,
     /// Of each keyspace, the view whose active memtable takes its entries.
     views: Views<'c>,
@@ -93,7 +99,7 @@ impl<'a, W: Writes<'a>> Entries for CommitEntries<'_, W> {
             keyspace.check_exists()?;
             self.core.rotate_if_full(keyspace, self.guard);
         }
-        Ok(())
+        self.condition.map_or(Ok(()), |holds| holds())
     }
 
     #[inline(always)]
@@ -108,6 +114,10 @@ impl<'a, W: Writes<'a>> Entries for CommitEntries<'_, W> {
         };
         for (index, bytes) in self.bytes.iter().enumerate() {
             self.views.active(index).touch(place.starts, place.first, place.last, *bytes);
+        }
+        if self.core.recent_writes.is_watched() {
+            let key = |write: Write<'a>| (self.keyspaces[write.keyspace].id, write.key);
+            self.core.recent_writes.push(place.last, self.writes.iter().map(key));
         }
     }
 
@@ -132,11 +142,24 @@ impl<'a, W: Writes<'a>> Entries for CommitEntries<'_, W> {
 impl Core {
     /// Commits `writes` as one atomic unit; returns when it is visible and as durable as `options`
     /// demand. `WouldBlock` if it would have to wait for longer than they allow.
+    #[inline]
     pub fn commit<'a>(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
         writes: impl Writes<'a>,
         options: CommitOptions,
+    ) -> Result<()> {
+        self.commit_if(keyspaces, writes, options, None)
+    }
+
+    /// Commits `writes` like [`Core::commit`], if `condition` holds when they take their place in
+    /// the order of commits; otherwise fails with its error, and has changed nothing.
+    pub fn commit_if<'a>(
+        &self,
+        keyspaces: &[&Arc<KeyspaceCore>],
+        writes: impl Writes<'a>,
+        options: CommitOptions,
+        condition: Option<&Condition<'_>>,
     ) -> Result<()> {
         self.check_write()?;
         let level = options.durability.unwrap_or(self.durability);
@@ -185,8 +208,8 @@ impl Core {
             guard = self.storage.epochs().pin();
             payload
         };
-        let end =
-            self.commit_with_space(keyspaces, writes, (&mut payload, &large), guard, deadline);
+        let entries = (keyspaces, writes, condition);
+        let end = self.commit_with_space(entries, (&mut payload, &large), guard, deadline);
         payload.finish();
         let end = end?;
         drop(admission);
@@ -199,15 +222,14 @@ impl Core {
     /// Steps 3 to 5; retried after space was gained if the log finds none for its next segment.
     fn commit_with_space<'a>(
         &self,
-        keyspaces: &[&Arc<KeyspaceCore>],
-        writes: impl Writes<'a>,
+        entries: (&[&Arc<KeyspaceCore>], impl Writes<'a>, Option<&Condition<'_>>),
         (payload, large): (&mut Payload, &[LargeRef]),
         mut guard: Guard,
         deadline: Deadline,
     ) -> Result<LogEnd> {
         let mut attempt = 0;
         let error = loop {
-            let placed = self.commit_record(keyspaces, writes, payload, large, &guard);
+            let placed = self.commit_record(entries, payload, large, &guard);
             // A guard would retain freed memory during the work for space.
             drop(guard);
             match placed {
@@ -227,7 +249,10 @@ impl Core {
         // Only a refusal that left the log unchanged frees the extents: after any other failure the
         // record may be in the log.
         let is_refused = error.is_transient()
-            || matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WouldBlock);
+            || matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::WouldBlock | ErrorKind::Conflict
+            );
         if is_refused {
             large.iter().for_each(|large| self.storage.free_unreachable(large.extent));
         }
@@ -237,8 +262,11 @@ impl Core {
     /// Steps 3 to 5.
     fn commit_record<'a>(
         &self,
-        keyspaces: &[&Arc<KeyspaceCore>],
-        writes: impl Writes<'a>,
+        (keyspaces, writes, condition): (
+            &[&Arc<KeyspaceCore>],
+            impl Writes<'a>,
+            Option<&Condition<'_>>,
+        ),
         payload: &mut Payload,
         large: &[LargeRef],
         guard: &Guard,
@@ -275,6 +303,7 @@ impl Core {
                 large,
                 bytes,
                 guard,
+                condition,
                 first,
                 views,
             }

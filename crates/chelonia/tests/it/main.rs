@@ -7,6 +7,7 @@
 )]
 
 mod arguments;
+mod backup;
 mod bad_files;
 mod compression;
 mod crowds;
@@ -32,4 +33,5 @@ mod salvage;
 mod side_by_side;
 mod support;
 mod tidy;
+mod transactions;
 mod verify;

@@ -22,6 +22,7 @@ mod mutation_runner;
 mod runs;
 mod splinter;
 mod storage;
+mod transactions;
 mod treeline;
 
 pub use mutation_runner::{Mutants, run};
@@ -45,7 +46,7 @@ pub struct Mutant {
 pub fn all() -> Vec<Mutant> {
     let engines = [engine::MUTANTS, autumn::MUTANTS, splinter::MUTANTS, treeline::MUTANTS];
     let engines = [&engines[..], &[bminus::MUTANTS, runs::MUTANTS]].concat().concat();
-    [log::MUTANTS, storage::MUTANTS, db::MUTANTS, &engines].concat()
+    [log::MUTANTS, storage::MUTANTS, db::MUTANTS, transactions::MUTANTS, &engines].concat()
 }
 
 #[cfg(test)]

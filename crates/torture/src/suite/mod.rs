@@ -15,6 +15,7 @@
 //! | `soak` | eight times as much data as memory | values; bounded memory, files, space |
 //! | `crowd` | hundreds of keyspaces and pins, full batches | answers of a map, within the budget |
 //! | `readers` | reads concurrent with writers, flushes, checkpoints | one point in commit order |
+//! | `isolation` | transactions of eight threads | strictly serializable, by two checkers |
 //! | `rot-flips` | every byte flipped, one by one | reported with file and offset |
 //! | `rot-blocks` | blocks zeroed, swapped, misdirected, aged | the same |
 //! | `decoders` | forged input for every decoder | no panic |
@@ -35,6 +36,7 @@ mod crowd;
 mod faults;
 mod forged;
 mod full_device;
+mod isolation;
 mod model;
 mod process;
 mod readers;
@@ -79,6 +81,7 @@ fn of_the_machine() -> Vec<Box<dyn Test>> {
         Box::new(process::Soak),
         Box::new(crowd::Crowd),
         Box::new(readers::Readers),
+        Box::new(isolation::Isolation),
         Box::new(rot::Flips),
         Box::new(rot::Blocks),
         Box::new(forged::Decoders),

@@ -176,6 +176,12 @@ fn readers_beside_writers() {
 }
 
 #[test]
+fn transactions_beside_each_other() {
+    let tally = run("isolation", 3);
+    assert!(count(&tally, "operations") > 10_000 && count(&tally, "conflicts") > 100);
+}
+
+#[test]
 fn rot() {
     run("rot-flips", 4);
     run("rot-blocks", 6);

@@ -11,6 +11,7 @@ use crate::base::stream::SortedStream;
 use crate::engine::{Answer, Looked, OwnedExtent, Progress, Salvaged, Version};
 use crate::memory::epoch::Guard;
 use crate::runtime::sync::Arc;
+use crate::structure::DirectoryRoot;
 
 /// One in this many gets requests a merge of level 0 while the keyspace is write-idle.
 const READS_SAMPLED: u64 = 64;
@@ -46,6 +47,11 @@ impl Version for AutumnVersion {
     ) -> Result<Box<dyn SortedStream + Send>> {
         self.note_read();
         Ok(Box::new(read::cursor::AutumnCursor::new(&self, range, direction)?))
+    }
+
+    fn root(&self) -> Result<Vec<u8>> {
+        let root = DirectoryRoot { directory: self.directory, disk_blocks: self.disk_blocks };
+        Ok(root.encode())
     }
 
     fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {

@@ -276,12 +276,6 @@ impl Engine for Autumn {
         self.absorb_as(updates, work, gather)
     }
 
-    fn root(&self) -> Result<Vec<u8>> {
-        let version = self.newest();
-        let blob = DirectoryRoot { directory: version.directory, disk_blocks: version.disk_blocks };
-        Ok(blob.encode())
-    }
-
     fn plan(&self, work: &Work<'_>) -> Result<Option<Box<dyn Job + '_>>> {
         Ok(self.plan_job(*work.workers)?.map(|job| job as Box<dyn Job>))
     }

@@ -159,12 +159,6 @@ impl Engine for Bminus {
         }
     }
 
-    fn root(&self) -> Result<Vec<u8>> {
-        let version = self.newest();
-        let root = DirectoryRoot { directory: version.place, disk_blocks: version.disk_blocks };
-        Ok(root.encode())
-    }
-
     fn plan(&self, _: &Work<'_>) -> Result<Option<Box<dyn Job + '_>>> {
         Ok(self.plan_clearing())
     }

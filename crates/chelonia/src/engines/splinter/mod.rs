@@ -272,10 +272,6 @@ impl Engine for Splinter {
         (weight + runs).min(version.disk_bytes()) + RECLAIM_NODES_BYTES
     }
 
-    fn root(&self) -> Result<Vec<u8>> {
-        Ok(self.newest().encode())
-    }
-
     fn plan(&self, _: &Work<'_>) -> Result<Option<Box<dyn Job + '_>>> {
         Ok(self.plan_job()?.map(|job| Box::new(job) as Box<dyn Job>))
     }

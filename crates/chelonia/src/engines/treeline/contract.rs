@@ -11,6 +11,7 @@ use crate::base::stream::SortedStream;
 use crate::engine::{Answer, Looked, OwnedExtent, Progress, Salvaged, Version};
 use crate::memory::epoch::Guard;
 use crate::runtime::sync::Arc;
+use crate::structure::DirectoryRoot;
 
 impl Version for TreelineVersion {
     fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
@@ -31,6 +32,11 @@ impl Version for TreelineVersion {
         direction: Direction,
     ) -> Result<Box<dyn SortedStream + Send>> {
         Ok(Box::new(read::cursor::TreelineCursor::new(&self, range, direction)?))
+    }
+
+    fn root(&self) -> Result<Vec<u8>> {
+        let root = DirectoryRoot { directory: self.place, disk_blocks: self.disk_blocks };
+        Ok(root.encode())
     }
 
     fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {

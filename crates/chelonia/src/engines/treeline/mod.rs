@@ -175,10 +175,6 @@ impl Engine for Treeline {
         (2 * weight + node).min(2 * version.disk_blocks * BLOCK_BYTES_U64 + (64 << 10))
     }
 
-    fn root(&self) -> Result<Vec<u8>> {
-        Ok(self.root_blob())
-    }
-
     fn plan(&self, _: &Work<'_>) -> Result<Option<Box<dyn Job + '_>>> {
         if !self.shared.due.is_due(&self.newest().parts) {
             return Ok(None);

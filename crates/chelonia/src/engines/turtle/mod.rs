@@ -230,10 +230,6 @@ impl Engine for Turtle {
         self.pass(&NoUpdates, Pace::OneLeaf, work).map(Some)
     }
 
-    fn root(&self) -> Result<Vec<u8>> {
-        Ok(self.newest().encode())
-    }
-
     fn plan(&self, _: &Work<'_>) -> Result<Option<Box<dyn Job + '_>>> {
         // Damaged pivots cannot be flushed, and would stay due forever.
         if !self.is_due() || self.writer.lock().damage.is_known() {

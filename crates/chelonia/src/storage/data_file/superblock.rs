@@ -417,6 +417,12 @@ impl Superblocks {
         Ok(superblocks)
     }
 
+    /// Writes the first superblock of a file whose other blocks are complete and synced; durable
+    /// when this returns (but for the file's name).
+    pub fn write_first(file: &dyn File, first: Superblock) -> Result<()> {
+        Self { current: first, older_copy: 0 }.write(file, first)
+    }
+
     /// Fails unless both copies are valid; returns the number of copies.
     pub fn verify(file: &dyn File) -> Result<u64> {
         let mut block = AlignedBuffer::new(BLOCK_BYTES);

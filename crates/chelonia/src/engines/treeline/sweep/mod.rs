@@ -36,7 +36,7 @@ use crate::engines::treeline::staged::{Staged, Table};
 use crate::engines::treeline::version::{Parts, TreelineVersion};
 use crate::pages::{Bounds, Group};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
-use crate::structure::{DirectoryRoot, Ledger, SharedKey, events};
+use crate::structure::{Ledger, SharedKey, events};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -336,12 +336,6 @@ impl Treeline {
         let next = Arc::new(TreelineVersion::new(shared, place, parts, disk_blocks));
         *self.newest.write() = Arc::clone(&next);
         Ok(Absorbed { version: next, gained, lost })
-    }
-
-    /// The root blob of the newest version.
-    pub(in crate::engines::treeline) fn root_blob(&self) -> Vec<u8> {
-        let version = self.newest();
-        DirectoryRoot { directory: version.place, disk_blocks: version.disk_blocks }.encode()
     }
 
     /// Stores how much is pending, for callers without the lock.
