@@ -16,7 +16,7 @@ impl Database {
     /// directory, or is created; its parent directory must exist.
     ///
     /// The backup is durable when this returns, and has been read and verified. A crash before that
-    /// leaves a directory that cannot be opened as a database; remove it. Meanwhile the database
+    /// leaves a directory that cannot be opened as a database, or a complete copy; remove it. Meanwhile the database
     /// holds the space of what is copied, as for a snapshot. The copy has as many bytes as the data
     /// that is in use, and no log.
     ///

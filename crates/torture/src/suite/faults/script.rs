@@ -1,7 +1,9 @@
 //! The script during which calls fail: all operations that touch files.
 
 use crate::suite::support::LAYOUTS;
-use chelonia::internals::{Call, FaultDirectory, FaultPlan, MemoryDirectory, unreachable_blocks};
+use chelonia::internals::{
+    Call, Directory, FaultDirectory, FaultPlan, MemoryDirectory, backup_into, unreachable_blocks,
+};
 use chelonia::{
     Batch, Database, DatabaseBuilder, Durability, EngineKind, EngineOptions, Error, ErrorKind,
     Keyspace, KeyspaceOptions, LogLayout, Result, Salvage,
@@ -192,7 +194,8 @@ pub fn run(
     }
 }
 
-/// Opens the files of a dead process read-only and reads everything, then salvages them.
+/// Opens the files of a dead process read-only and reads everything, then salvages them, and makes
+/// a backup on a device that fails.
 fn look(left: &MemoryDirectory, plan: &FaultPlan) -> Result<()> {
     let files = left.to_files();
     let reader = builder(left, plan)?.read_only(true).open()?;
@@ -212,7 +215,23 @@ fn look(left: &MemoryDirectory, plan: &FaultPlan) -> Result<()> {
     for error in report.log_damage.iter().chain(losses) {
         assert_ne!(error.kind(), ErrorKind::Corrupt, "no block is damaged here: {error}");
     }
-    Ok(())
+    let source = builder(left, &FaultPlan::new())?.open()?;
+    let target = MemoryDirectory::new();
+    let failing: Arc<dyn Directory> = failing(&target, plan)?;
+    let made = backup_into(&source, &failing, |_| {});
+    let copy = builder(&target, &FaultPlan::new())?.create(false).open();
+    // One that failed is not there, unless it was complete and its files could not be removed.
+    assert!(made.is_err() || copy.is_ok(), "a backup cannot be opened");
+    if let Ok(copy) = copy {
+        for (copied, keyspace) in keyspaces(&copy)?.iter().zip(keyspaces(&source)?) {
+            let all = |keyspace: &Keyspace| keyspace.iter().collect::<Result<Vec<_>>>();
+            assert!(all(copied)? == all(&keyspace)?, "a backup differs");
+        }
+    }
+    commit(&source, |batch, keyspace| {
+        batch.insert(keyspace, "again", "x");
+    })?;
+    made.map(|_| ())
 }
 
 /// A run in which nothing fails.
