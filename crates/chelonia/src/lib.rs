@@ -126,6 +126,7 @@ pub use options::commit::CommitOptions;
 pub use options::compression::Compression;
 pub use options::database::{LogLayout, RecoveryProgress};
 pub use options::keyspace::{Durability, KeyspaceOptions};
+pub use state::pending_sync::PendingSync;
 pub use state::scrubbing::ScrubStats;
 
 /// The version of this library.

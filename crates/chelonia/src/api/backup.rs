@@ -10,15 +10,19 @@ use crate::storage::io::Directory;
 use crate::storage::io::direct::DirectDirectory;
 use std::path::Path;
 
+/// How often the copy is opened while others have its lock.
+const ATTEMPTS_MAX: u32 = 100;
+
 impl Database {
     /// Makes a backup at `path` while reads and writes go on: a database with exactly the commits
     /// that a snapshot of this moment shows, which is opened to restore it. The path is an empty
     /// directory, or is created; its parent directory must exist.
     ///
     /// The backup is durable when this returns, and has been read and verified. A crash before that
-    /// leaves a directory that cannot be opened as a database, or a complete copy; remove it. Meanwhile the database
-    /// holds the space of what is copied, as for a snapshot. The copy has as many bytes as the data
-    /// that is in use, and no log.
+    /// leaves an empty directory, one that cannot be opened as a database, or a complete copy;
+    /// remove it. So open backups with [`DatabaseBuilder::create`] set to false. Meanwhile the
+    /// database holds the space of what is copied, as for a snapshot. The copy occupies as many
+    /// bytes as the data in use; its log is empty.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -38,7 +42,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` if the directory has files; `NotFound` if its parent does not exist;
+    /// `InvalidArgument` if the directory has files, `AlreadyOpen` if another backup is made there;
+    /// `NotFound` if its parent does not exist;
     /// `Corrupt` if data of the database is damaged; `ReadOnly`, as memtables have to be flushed;
     /// otherwise as a commit, for the disk of the backup too. The database is unchanged.
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<BackupReport> {
@@ -84,9 +89,7 @@ impl Database {
         mut on_progress: impl FnMut(BackupProgress),
     ) -> Result<BackupReport> {
         let mut report = self.handle.upkeep().backup(target, &mut on_progress)?;
-        let mut builder = DatabaseBuilder::new(path).read_only(true).memory(MEMORY_BYTES_MIN);
-        builder.settings.internals.directory = Some(Arc::clone(target));
-        let verified = builder.open().and_then(|copy| copy.verify());
+        let verified = self.open_copy(target, path).and_then(|copy| copy.verify());
         let finding = match verified {
             Ok(found) => {
                 report.entries = found.entries;
@@ -95,14 +98,32 @@ impl Database {
             Err(error) => Some(error),
         };
         let Some(error) = finding else { return Ok(report) };
+        if error.kind() != ErrorKind::Corrupt {
+            // It is complete, and could not be read, or somebody has opened it.
+            return Err(error);
+        }
         // A damaged copy must not be taken for a backup.
         clear(&**target);
-        Err(match error.kind() {
-            ErrorKind::Corrupt => Error::corrupt(format!(
-                "the backup was removed, because the data in it is damaged: {error}; verify the \
-                 database"
-            )),
-            _ => error,
-        })
+        let text = format!(
+            "the backup was removed, because the data in it is damaged: {error}; verify the \
+             database"
+        );
+        Err(Error::corrupt(text))
+    }
+
+    /// Opens a complete copy read-only; waits while another thread looks whether it is there.
+    fn open_copy(&self, target: &Arc<dyn Directory>, path: &Path) -> Result<Database> {
+        let mut attempt = 0;
+        loop {
+            let mut builder = DatabaseBuilder::new(path).read_only(true).memory(MEMORY_BYTES_MIN);
+            builder.settings.internals.directory = Some(Arc::clone(target));
+            match builder.open() {
+                Err(error) if error.kind() == ErrorKind::AlreadyOpen && attempt < ATTEMPTS_MAX => {
+                    self.handle.pause(attempt);
+                    attempt += 1;
+                }
+                opened => return opened,
+            }
+        }
     }
 }

@@ -4,6 +4,8 @@
 use crate::options::database::Internals;
 use crate::options::database::{LogLayout, RecoveryProgress, Settings};
 use crate::options::keyspace::Durability;
+use crate::runtime::sync::Arc;
+use crate::storage::io::memory::MemoryDirectory;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -86,6 +88,26 @@ impl DatabaseBuilder {
     /// ```
     pub fn create(mut self, create: bool) -> Self {
         self.settings.create = create;
+        self
+    }
+
+    /// Keeps the files of the database in memory, not at the path: for tests. It works like any
+    /// other, with the same code above its files, and is gone when its last handle is dropped.
+    ///
+    /// Its files take about as much memory as they would take on a disk, which the memory budget
+    /// does not count, and they only grow.
+    ///
+    /// ```
+    /// # use chelonia::Database;
+    /// let database = Database::builder("not a path").memory(64 << 20).in_memory().open()?;
+    /// let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// database.checkpoint()?;
+    /// assert!(!std::path::Path::new("not a path").exists());
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    pub fn in_memory(mut self) -> Self {
+        self.settings.internals.directory = Some(Arc::new(MemoryDirectory::new()));
         self
     }
 

@@ -16,13 +16,14 @@ use crate::options::commit::CommitOptions;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::recovery::open;
 use crate::runtime::sync::Arc;
+use crate::state::pending_sync::PendingSync;
 use crate::storage::io::direct::DirectDirectory;
 use std::path::Path;
 
 /// An open database: one directory, one log, one data file, one memory budget, up to
 /// [`crate::limits::KEYSPACES_MAX`] keyspaces. Cheap to clone; all clones are the same database,
 /// usable from any number of threads. It stays open until [`Database::close`], or until its last
-/// handle of any kind (database, keyspace, snapshot, iterator, batch) is dropped.
+/// handle of any kind (database, keyspace, transaction, snapshot, iterator, batch) is dropped.
 #[derive(Clone)]
 pub struct Database {
     pub(crate) handle: Arc<Handle>,
@@ -82,6 +83,24 @@ impl Database {
     /// As [`DatabaseBuilder::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::builder(path).open()
+    }
+
+    /// Creates a database with the default options whose files are in memory, for tests; see
+    /// [`DatabaseBuilder::in_memory`].
+    ///
+    /// ```
+    /// # use chelonia::Database;
+    /// let database = Database::in_memory()?;
+    /// let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// assert_eq!(people.get("ada")?.unwrap(), "analyst");
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the system refuses memory.
+    pub fn in_memory() -> Result<Self> {
+        Self::builder("in memory").in_memory().open()
     }
 
     /// Returns a builder with the options for opening the database at `path`.
@@ -246,7 +265,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// The error of `body`; `Conflict` if all attempts had one; otherwise as
+    /// The error of `body`, unless it is a `Conflict`; that if all attempts had one; otherwise as
     /// [`Transaction::commit`].
     pub fn transact<T>(&self, body: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
         self.transact_with(CommitOptions::new(), body)
@@ -310,6 +329,28 @@ impl Database {
     /// `Io` if the device failed, which stops all writes; `Stopped` after that; `ReadOnly`.
     pub fn sync(&self) -> Result<()> {
         self.handle.upkeep().sync()
+    }
+
+    /// Requests a sync of every commit so far, and returns at once: the result shows when they
+    /// survive a power failure, by a callback or as a `Future`. One sync serves all requests that
+    /// were made before it began, so a thread can have thousands under way.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// let first = database.sync_later();
+    /// people.insert("grace", "admiral")?;
+    /// let second = database.sync_later();
+    /// first.wait()?;
+    /// second.wait()?;
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
+    /// The errors are those of [`Database::sync`], and come with the result.
+    pub fn sync_later(&self) -> PendingSync {
+        self.handle.upkeep().sync_later()
     }
 
     /// Makes a checkpoint: every commit so far is in the data file when this returns, need not be

@@ -21,6 +21,7 @@ use crate::base::logs::LogMark;
 use crate::flush::background::Threads;
 use crate::memory::budget::Budget;
 use crate::options::commit::CommitOptions;
+use crate::options::keyspace::Durability;
 use crate::runtime::sync::{Arc, Mutex, Ordering, thread};
 use crate::state::core::Core;
 use crate::state::health::Health;
@@ -90,6 +91,16 @@ impl Handle {
         committed.map_err(|error| self.core.locate(error))
     }
 
+    /// The commit of a transaction without writes: makes all earlier commits durable, if that is
+    /// asked for.
+    pub fn commit_nothing(&self, options: CommitOptions) -> Result<()> {
+        let level = options.durability.unwrap_or(self.core.durability);
+        if level == Durability::Sync && !self.core.read_only {
+            return self.upkeep().sync();
+        }
+        Ok(())
+    }
+
     /// Begins a watch of what is written from now on.
     pub fn watch(&self) -> Result<Watch> {
         self.core.watch()
@@ -139,6 +150,12 @@ impl Handle {
             return Ok(());
         }
         let closed = self.core.shut_down();
+        // All commits are durable now, or writes were stopped.
+        let synced = match &closed {
+            Err(error) if !error.is_transient() => Err(self.core.locate(error.clone())),
+            _ => Ok(()),
+        };
+        self.core.pending_syncs.take().complete(&synced);
         self.core.health.close();
         self.core.pacer.wake();
         // Other threads may be within a commit, a checkpoint or a read. Before the lock is

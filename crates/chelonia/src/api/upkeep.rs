@@ -9,6 +9,7 @@ use crate::integrity::verify::VerifyReport;
 use crate::runtime::sync::{Arc, Ordering};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
+use crate::state::pending_sync::PendingSync;
 use crate::storage::io::Directory;
 
 /// The upkeep of an open database.
@@ -47,6 +48,11 @@ impl<'a> Upkeep<'a> {
     /// Makes every commit so far durable in the log.
     pub fn sync(self) -> Result<()> {
         self.core.sync().map_err(|error| self.core.locate(error))
+    }
+
+    /// Requests a sync of every commit so far.
+    pub fn sync_later(self) -> PendingSync {
+        self.core.sync_later()
     }
 
     /// Makes every commit so far durable in the data file.

@@ -5,7 +5,8 @@
 //! | flush | flushes; space on a full device | a rotation |
 //! | help, a few | flushes of other keyspaces, jobs of engines | a rotation, wanted maintenance |
 //! | checkpoint | checkpoints | a flush or a job |
-//! | log | syncs, segments, memory governor, idle periods | [`SYNC_INTERVAL`], a full segment |
+//! | log | syncs, segments, memory governor, idle periods | [`SYNC_INTERVAL`], a full segment, |
+//! |  |  | `sync_later` |
 //! | scrub | reads stored blocks to find bit rot | [`SCRUB_TICK`] |
 //!
 //! They only call functions that any thread may call: a stepped database does the same work on the
@@ -21,6 +22,7 @@ use crate::memory::budget::{Charge, Use};
 use crate::runtime::sync::{Arc, AtomicU64, Ordering, thread};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
+use crate::state::signals::LogWork;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -189,7 +191,20 @@ fn flush_once(core: &Core) -> Result<()> {
 
 fn log_loop(core: &Core) {
     let mut progress = LogProgress::default();
-    while core.signals.wait_for_tick(SYNC_INTERVAL) {
+    let mut ticked = core.clock.now();
+    loop {
+        let left = SYNC_INTERVAL.saturating_sub(core.clock.now().saturating_sub(ticked));
+        let Some(work) = core.signals.wait_for_log_work(left) else { return };
+        if work == LogWork::Sync {
+            let _ = stopping(core, || {
+                core.sync_for_waiting();
+                Ok(())
+            });
+            if core.clock.now().saturating_sub(ticked) < SYNC_INTERVAL {
+                continue;
+            }
+        }
+        ticked = core.clock.now();
         if core.health.check_write().is_err() {
             continue;
         }

@@ -43,7 +43,8 @@ pub struct BackupReport {
     pub keyspaces: usize,
     /// Bytes of data copied.
     pub bytes: u64,
-    /// Entries found by the verification.
+    /// Entries found by the verification; every stored value of a key and every tombstone counts,
+    /// as in [`crate::VerifyReport::entries`].
     pub entries: u64,
 }
 
@@ -64,21 +65,21 @@ impl Core {
         on_progress: &mut dyn FnMut(BackupProgress),
     ) -> Result<BackupReport> {
         self.check_write()?;
+        let _lock = target.lock(true, true)?;
         if !target.list()?.is_empty() {
             return Err(Error::invalid("the directory for a backup has files: use an empty one"));
         }
-        let _lock = target.lock(true, true)?;
-        let (pin, keyspaces, next_keyspace) = {
-            // No keyspace comes or goes between the pin and the list.
+        let (seqno, next_keyspace, parts) = {
+            // No keyspace comes or goes until the versions are held.
             let _change = self.keyspaces_change.lock();
             let pin = Reads::new(self).pin_all()?;
-            (pin, self.all_keyspaces(), self.checkpoint.lock().next_keyspace)
+            self.checkpoint_all()?;
+            let part = |keyspace| part_of(keyspace, pin.seqno());
+            let parts = self.all_keyspaces().into_iter().map(part);
+            let mut parts = parts.collect::<Result<Vec<_>>>()?;
+            parts.sort_by_key(|part| part.keyspace.id);
+            (pin.seqno(), self.checkpoint.lock().next_keyspace, parts)
         };
-        self.checkpoint_all()?;
-        let seqno = pin.seqno();
-        let part = |keyspace| part_of(keyspace, seqno);
-        let mut parts = keyspaces.into_iter().map(part).collect::<Result<Vec<_>>>()?;
-        parts.sort_by_key(|part| part.keyspace.id);
         let copied = self.copy_parts(target, &parts, (seqno, next_keyspace), on_progress);
         if copied.is_err() {
             // It cannot be opened, and is in the way of the next attempt.
@@ -102,8 +103,10 @@ impl Core {
             })?;
         }
         on_progress(progress);
-        let mark = self.begin_logs_of_copy(target, seqno)?;
         let mut copy = self.storage.begin_copy(&**target)?;
+        // From here on no open takes the files for a database, or for one being created.
+        target.sync()?;
+        let mark = self.begin_logs_of_copy(target, seqno)?;
         let mut catalog = Catalog { next_keyspace, keyspaces: Vec::new() };
         for Part { keyspace, version } in parts {
             version.version().extents(&mut |owned| {

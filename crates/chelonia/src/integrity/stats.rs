@@ -58,7 +58,7 @@ pub struct MemoryStats {
     pub cache_bytes: u64,
     /// Cached records.
     pub record_bytes: u64,
-    /// Merges, and read-ahead of open iterators.
+    /// Merges, read-ahead of open iterators, reads and writes of open transactions.
     pub work_bytes: u64,
     /// Tree nodes, open runs and other bookkeeping.
     pub metadata_bytes: u64,
@@ -250,7 +250,10 @@ impl Core {
             memtable_bytes: budget.used_by(Use::Memtable),
             cache_bytes: budget.used_by(Use::Cache),
             record_bytes: budget.used_by(Use::Records),
-            work_bytes: budget.used_by(Use::Work) + budget.used_by(Use::Scans),
+            work_bytes: [Use::Work, Use::Scans, Use::Transactions]
+                .iter()
+                .map(|part| budget.used_by(*part))
+                .sum(),
             metadata_bytes: budget.used_by(Use::Metadata),
             log_bytes: budget.used_by(Use::Log),
         }

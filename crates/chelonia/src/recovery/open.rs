@@ -46,6 +46,7 @@ use crate::state::core::{
 use crate::state::health::Health;
 use crate::state::jobs::WorkerShares;
 use crate::state::keyspace::KeyspaceCore;
+use crate::state::pending_sync::PendingSyncs;
 use crate::state::scrubbing::Scrub;
 use crate::state::signals::Signals;
 use crate::storage::block::DATA_FILE;
@@ -244,6 +245,7 @@ fn new_core(
         clock,
         headroom: Headroom::default(),
         signals: Signals::default(),
+        pending_syncs: PendingSyncs::default(),
         scrub: Scrub::default(),
         dropped: Dropped::default(),
         counters: Counters::default(),

@@ -33,6 +33,7 @@ use crate::runtime::workers::Workers;
 use crate::state::health::Health;
 use crate::state::jobs::WorkerShares;
 use crate::state::keyspace::KeyspaceCore;
+use crate::state::pending_sync::{PendingSync, PendingSyncs};
 use crate::state::scrubbing::Scrub;
 use crate::state::signals::Signals;
 use crate::storage::Storage;
@@ -85,6 +86,8 @@ pub struct Core {
     pub pacer: Pacer,
     pub headroom: Headroom,
     pub signals: Signals,
+    /// Syncs that the log thread does for others.
+    pub pending_syncs: PendingSyncs,
     pub scrub: Scrub,
     pub dropped: Dropped,
     pub counters: Counters,
@@ -276,6 +279,32 @@ impl Core {
     pub fn sync(&self) -> Result<()> {
         self.check_write()?;
         self.sync_logs(None).map_err(|error| self.health.stop(error))
+    }
+
+    /// Requests a sync of every commit so far from the log thread.
+    pub fn sync_later(&self) -> PendingSync {
+        if let Err(error) = self.check_write() {
+            return PendingSync::done(&Err(self.locate(error)));
+        }
+        if self.stepped {
+            return PendingSync::done(&self.sync());
+        }
+        let pending = self.pending_syncs.add();
+        self.signals.wake_to_sync();
+        // A close that took all slots before this one was added has ended the thread.
+        if self.signals.is_stopping() {
+            self.sync_for_waiting();
+        }
+        pending
+    }
+
+    /// Does the syncs that were requested.
+    pub fn sync_for_waiting(&self) {
+        let taken = self.pending_syncs.take();
+        if !taken.is_empty() {
+            let synced = self.sync().map_err(|error| self.locate(error));
+            taken.complete(&synced);
+        }
     }
 
     /// Makes the logs those that commits write to, with the tail of a single one.

@@ -8,6 +8,7 @@
 //! | `health` | whether writes are accepted |
 //! | `jobs` | outstanding jobs of engines; division of the worker threads |
 //! | `signals` | wake-ups of the background threads |
+//! | `pending_sync` | syncs that somebody waits for without a thread |
 //! | `open_cursors` | memory of the read-ahead of iterators |
 //! | `postponed` | maintenance that failed, and when it is tried again |
 //! | `scrubbing` | progress and findings of the scrub |
@@ -17,6 +18,7 @@ pub mod health;
 pub mod jobs;
 pub mod keyspace;
 pub mod open_cursors;
+pub mod pending_sync;
 pub mod postponed;
 pub mod reads;
 pub mod scrubbing;

@@ -25,7 +25,17 @@ struct Wanted {
     work: u64,
     checkpoint: bool,
     log: bool,
+    sync: bool,
     stop: bool,
+}
+
+/// The work that the log thread was woken for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogWork {
+    /// An interval has passed, or the log wants a segment.
+    Tick,
+    /// Somebody waits for a sync.
+    Sync,
 }
 
 impl Signals {
@@ -47,6 +57,12 @@ impl Signals {
             self.state.lock().log = true;
             self.log_wanted.notify_all();
         }
+    }
+
+    /// Somebody waits for a sync.
+    pub fn wake_to_sync(&self) {
+        self.state.lock().sync = true;
+        self.log_wanted.notify_all();
     }
 
     /// Ends all threads.
@@ -88,17 +104,24 @@ impl Signals {
         !state.stop
     }
 
-    /// Waits one interval, or until the log wants a segment; false if the thread should end.
-    pub fn wait_for_tick(&self, interval: Duration) -> bool {
+    /// Waits until `interval` has passed, the log wants a segment, or somebody waits for a sync;
+    /// `None` if the thread should end.
+    pub fn wait_for_log_work(&self, interval: Duration) -> Option<LogWork> {
         let mut state = self.state.lock();
-        while !state.stop && !state.log {
+        while !state.stop && !state.log && !state.sync {
             if self.log_wanted.wait_for(&mut state, interval).timed_out() {
-                break;
+                state.log = true;
             }
+        }
+        if state.stop {
+            return None;
+        }
+        if std::mem::take(&mut state.sync) {
+            return Some(LogWork::Sync);
         }
         state.log = false;
         self.log_woken.store(false, Ordering::Relaxed);
-        !state.stop
+        Some(LogWork::Tick)
     }
 
     /// Waits for `interval`; false if the thread should end.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Blocks keep their places, because their checksums are bound to them. Until the superblock is
-//! written the file is no database, so a copy that a crash cuts off is never opened. The copy has
+//! written the file is no database. It never has the two empty blocks of a database whose creation
+//! did not finish: so a copy that a crash cuts off is refused, not replaced by a new one. It has
 //! the salt of the original and its number of opens: generations go on above all that were used.
 
 use super::block::{BLOCK_PAYLOAD_BYTES, seal_all};
@@ -41,7 +42,9 @@ impl Storage {
     /// Begins a copy in a directory without a data file.
     pub fn begin_copy(&self, dir: &dyn Directory) -> Result<DataFileCopy<'_>> {
         let (file, lock) = open_locked(dir, OpenMode::CreateNew, true)?;
-        file.allocate(0, FIRST_BLOCK * BLOCK_BYTES_U64)?;
+        // At once longer than a file whose creation did not finish.
+        file.allocate(0, (FIRST_BLOCK + 1) * BLOCK_BYTES_U64)?;
+        file.sync()?;
         let bytes = PIECE_BLOCKS as usize * BLOCK_BYTES;
         Ok(DataFileCopy {
             storage: self,

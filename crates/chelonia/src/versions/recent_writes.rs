@@ -40,6 +40,12 @@ const BYTES_MAX: u64 = 16 << 20;
 /// Bytes before the keys of a commit.
 const HEAD_BYTES: usize = 8 + 4;
 
+/// About as many bytes are before each key.
+const KEY_HEAD_BYTES: usize = 4;
+
+/// Chunks that are checked under the commit lock at most.
+const REST_CHUNKS_MAX: usize = 32;
+
 /// Memory of a chunk beside its bytes.
 const CHUNK_EXTRA_BYTES: u64 = 96;
 
@@ -89,7 +95,7 @@ pub enum Checked {
     Unchanged(SeqNo),
     /// The first write of interest is in this keyspace.
     Changed(KeyspaceId),
-    /// The keys of some of the writes are no longer known.
+    /// The keys of some of the writes are no longer known, or too many to check them now.
     Unknown,
 }
 
@@ -124,16 +130,27 @@ impl RecentWrites {
 
     /// Appends the keys of a commit whose last seqno is `last`. Called under the commit lock.
     #[cold]
-    pub fn push<'k>(&self, last: SeqNo, keys: impl Iterator<Item = (KeyspaceId, &'k [u8])>) {
+    pub fn push<'k, I: Iterator<Item = (KeyspaceId, &'k [u8])>>(
+        &self,
+        last: SeqNo,
+        keys: impl Fn() -> I,
+    ) {
         let mut state = self.state.lock();
         if state.watches.is_empty() {
+            return;
+        }
+        let bytes: usize = keys().map(|(_, key)| key.len() + KEY_HEAD_BYTES).sum();
+        if bytes as u64 > self.bytes_max() {
+            // Not even alone; so all that is kept is too old to be of use.
+            mark(Mark::RecentWritesDropped);
+            state.forget(last);
             return;
         }
         let State { open, open_last, .. } = &mut *state;
         open.extend_from_slice(&last.0.to_le_bytes());
         let length_at = open.len();
         open.extend_from_slice(&[0; 4]);
-        for (keyspace, key) in keys {
+        for (keyspace, key) in keys() {
             put_varint(open, u64::from(keyspace.0));
             put_bytes(open, key);
         }
@@ -169,7 +186,8 @@ impl RecentWrites {
     }
 
     /// Looks for a write after `after` in all commits so far. Called under the commit lock, after
-    /// [`RecentWrites::check_full`], so that little is left.
+    /// [`RecentWrites::check_full`], so that little is left; if it is much all the same, that is
+    /// not known, and the caller begins again.
     pub fn check_rest(
         &self,
         after: SeqNo,
@@ -180,6 +198,9 @@ impl RecentWrites {
             return Checked::Unknown;
         }
         let newest = state.full.iter().rev().take_while(|chunk| chunk.last > after);
+        if newest.clone().count() > REST_CHUNKS_MAX {
+            return Checked::Unknown;
+        }
         let parts = newest.map(|chunk| &chunk.bytes).chain([&state.open]);
         for bytes in parts {
             if let Some(keyspace) = first_read(bytes, after, &mut is_read) {
@@ -229,6 +250,13 @@ impl State {
             mark(Mark::RecentWritesDropped);
             self.drop_oldest();
         }
+    }
+
+    /// Drops all keys up to `last`.
+    fn forget(&mut self, last: SeqNo) {
+        (self.full, self.full_bytes) = (VecDeque::new(), 0);
+        self.open.clear();
+        (self.open_last, self.missing) = (last, last);
     }
 
     fn drop_oldest(&mut self) {
@@ -305,7 +333,7 @@ mod tests {
 
     fn push(recent: &RecentWrites, last: u64, keys: &[&str]) {
         assert!(recent.is_watched(), "only then a commit pushes");
-        recent.push(SeqNo(last), keys.iter().map(|key| (PEOPLE, key.as_bytes())));
+        recent.push(SeqNo(last), || keys.iter().map(|key| (PEOPLE, key.as_bytes())));
     }
 
     fn check(watch: &Watch, read: &str) -> Checked {
@@ -379,7 +407,7 @@ mod tests {
         assert_eq!(check(&new, "bob"), Checked::Unchanged(SeqNo(1_001)));
         // A commit of more keys than may be kept is not kept either.
         let keys = vec![(PEOPLE, key.as_bytes()); 1_000];
-        recent.push(SeqNo(2_001), keys.into_iter());
+        recent.push(SeqNo(2_001), || keys.iter().copied());
         assert_eq!(check(&new, "bob"), Checked::Unknown);
         let newest = recent.watch(SeqNo(2_001));
         assert_eq!(check(&newest, &key), Checked::Unchanged(SeqNo(2_001)));

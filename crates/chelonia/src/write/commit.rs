@@ -117,7 +117,7 @@ impl<'a, W: Writes<'a>> Entries for CommitEntries<'_, W> {
         }
         if self.core.recent_writes.is_watched() {
             let key = |write: Write<'a>| (self.keyspaces[write.keyspace].id, write.key);
-            self.core.recent_writes.push(place.last, self.writes.iter().map(key));
+            self.core.recent_writes.push(place.last, || self.writes.iter().map(key));
         }
     }
 

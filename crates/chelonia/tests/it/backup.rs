@@ -178,11 +178,18 @@ fn a_backup_that_a_crash_cut_off_is_never_opened() {
     backup_into(&database, &directory, |_| {}).unwrap();
     let end = target.boundary();
     let (mut complete, mut refused) = (0, 0);
+    // The moment from which on its first file is there after a power cut.
+    let mut is_begun = end + 1;
     for boundary in 0..=end {
         for survivors in [Survivors::None, Survivors::All, Survivors::Subset(boundary as u64)] {
             let image = target.journal().image(boundary, survivors);
+            if survivors == Survivors::None && !image.is_empty() && is_begun > end {
+                is_begun = boundary;
+            }
             match open_in(Arc::new(MemoryDirectory::from_files(image)), LogLayout::Shared) {
-                Ok(copy) if copy.keyspaces().is_empty() => refused += 1,
+                Ok(copy) if copy.keyspaces().is_empty() => {
+                    assert!(boundary < is_begun, "at {boundary} of {end}: it was replaced");
+                }
                 Ok(copy) => {
                     assert_eq!(content_now(&copy), expected, "at {boundary} of {end}");
                     complete += 1;
@@ -202,6 +209,52 @@ fn a_backup_that_a_crash_cut_off_is_never_opened() {
     let image = target.journal().image(end, Survivors::None);
     let copy = open_in(Arc::new(MemoryDirectory::from_files(image)), LogLayout::Shared).unwrap();
     assert_eq!(content_now(&copy), expected, "durable when it returned");
+}
+
+#[test]
+fn backups_to_one_place_do_not_destroy_each_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = open_in(Arc::new(MemoryDirectory::new()), LogLayout::Shared).unwrap();
+    let own = keyspaces(&database, 0);
+    update(&mut Rng::new(5), &database, &own, 100);
+    for round in 0..12 {
+        let path = directory.path().join(format!("{round}"));
+        let made = std::thread::scope(|scope| {
+            let backup = || database.backup(&path);
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(backup)).collect();
+            let results = threads.into_iter().map(|thread| thread.join().unwrap());
+            results.filter(|result| result.is_ok()).count()
+        });
+        assert_eq!(made, 1);
+        let copy = Database::builder(&path).create(false).open().unwrap();
+        assert_eq!(content_now(&copy), content_now(&database));
+    }
+}
+
+#[test]
+fn a_backup_beside_keyspaces_that_come_and_go() {
+    let database = open_in(Arc::new(MemoryDirectory::new()), LogLayout::Shared).unwrap();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for name in ["one", "two"] {
+            let (database, is_done) = (&database, &is_done);
+            scope.spawn(move || {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let keyspace = database.keyspace(name, tiny_options()).unwrap();
+                    for number in 0..200_u32 {
+                        keyspace.insert(number.to_be_bytes(), [7; 50]).unwrap();
+                    }
+                    drop(keyspace);
+                    database.drop_keyspace(name).unwrap();
+                }
+            });
+        }
+        for _ in 0..40 {
+            let target: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
+            backup_into(&database, &target, |_| {}).unwrap();
+        }
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }
 
 #[test]
@@ -256,7 +309,7 @@ fn backups_that_make_no_sense_are_refused() {
     let database = Database::open(path("d")).unwrap();
     database.keyspace("k", KeyspaceOptions::new()).unwrap().insert("a", "1").unwrap();
     let kind = |error: chelonia::Result<chelonia::BackupReport>| error.unwrap_err().kind();
-    assert_eq!(kind(database.backup(path("d"))), ErrorKind::InvalidArgument);
+    assert_eq!(kind(database.backup(path("d"))), ErrorKind::AlreadyOpen);
     assert_eq!(kind(database.backup(path("no/where"))), ErrorKind::NotFound);
     std::fs::create_dir(path("full")).unwrap();
     std::fs::write(path("full").join("file"), "x").unwrap();

@@ -15,8 +15,27 @@ fn a_child_cannot_use_a_database_of_its_parent() {
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     keyspace.insert("key", "value").unwrap();
     let (inherited, space) = (database.clone(), keyspace.clone());
+    let mut begun = database.transaction().unwrap();
+    begun.get(&keyspace, "key").unwrap();
+    begun.insert(&keyspace, "other", "value").unwrap();
+    // More than the keys of recent commits that are checked under a lock.
+    for number in 0..20_u32 {
+        keyspace.insert([&[7; 1_000][..], &number.to_be_bytes()].concat(), "").unwrap();
+    }
+    keyspace.insert("key", "value").unwrap();
+    let mut begun = Some(begun);
     let check = move || {
+        let mut transaction = begun.take().unwrap();
         let errors = [
+            transaction.get(&space, "key").err(),
+            transaction.iter(&space).next().and_then(Result::err),
+            transaction.insert(&space, "key", "other").err(),
+            transaction.commit().err(),
+            inherited.transaction().err(),
+            space.update("key", |_| Some("other")).err(),
+            space.compare_and_swap("key", None, None).err(),
+            inherited.sync_later().wait().err(),
+            inherited.backup("nowhere").err(),
             space.insert("key", "other").err(),
             space.get("key").err(),
             inherited.sync().err(),

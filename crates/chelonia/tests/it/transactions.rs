@@ -307,7 +307,7 @@ fn a_long_transaction_is_compared_by_reading_again() {
 fn transactions_count_their_memory_and_are_limited() {
     let database = open();
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    let used = || database.stats().memory.metadata_bytes;
+    let used = || database.stats().memory.work_bytes;
     let before = used();
     let mut transaction = database.transaction().unwrap();
     for number in 0..5_000_u32 {
@@ -383,6 +383,93 @@ fn wrong_calls_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn a_keyspace_of_another_database_is_no_part_of_what_was_read() {
+    for is_flooded in [false, true] {
+        for change in ["a", "other"] {
+            let (database, foreign) = (open(), open());
+            let own = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+            let other = foreign.keyspace("k", KeyspaceOptions::new()).unwrap();
+            let flooded = database.keyspace("flooded", KeyspaceOptions::new()).unwrap();
+            own.insert("a", "1").unwrap();
+            let mut transaction = database.transaction().unwrap();
+            assert!(transaction.iter(&other).next().unwrap().is_err());
+            drop(transaction.range(&other, "a"..));
+            assert_eq!(transaction.range(&own, "a"..="a").next().unwrap().unwrap().1, "1");
+            transaction.get(&own, "b").unwrap();
+            transaction.insert(&own, "a", "stale").unwrap();
+            own.insert(change, "2").unwrap();
+            for number in 0..if is_flooded { 1_200_u32 } else { 0 } {
+                flooded.insert([&[7; 1_000][..], &number.to_be_bytes()].concat(), "").unwrap();
+            }
+            assert_eq!(conflicts(transaction), change == "a", "{is_flooded}");
+        }
+    }
+}
+
+#[test]
+fn keyspaces_whose_writes_were_taken_back_are_no_part_of_the_commit() {
+    let database = open();
+    let keyspace = |name| database.keyspace(name, KeyspaceOptions::new()).unwrap();
+    let (first, second) = (keyspace("first"), keyspace("second"));
+    let mut transaction = database.transaction().unwrap();
+    let savepoint = transaction.savepoint();
+    transaction.insert(&first, "a", "1").unwrap();
+    transaction.rollback_to(savepoint).unwrap();
+    transaction.insert(&second, "b", "2").unwrap();
+    database.drop_keyspace("first").unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(second.get("b").unwrap().unwrap(), "2");
+}
+
+#[test]
+fn a_savepoint_that_was_left_behind_stays_invalid() {
+    let database = open();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let mut transaction = database.transaction().unwrap();
+    let first = transaction.savepoint();
+    transaction.insert(&keyspace, "a", "1").unwrap();
+    let second = transaction.savepoint();
+    transaction.rollback_to(first).unwrap();
+    transaction.insert(&keyspace, "b", "1").unwrap();
+    let third = transaction.savepoint();
+    assert_ne!(second, third);
+    let error = transaction.rollback_to(second).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    transaction.rollback_to(third).unwrap();
+    assert_eq!(transaction.updates(), 1);
+}
+
+#[test]
+fn the_memory_of_all_open_transactions_is_bounded() {
+    let database = open();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let used = || database.stats().memory.work_bytes;
+    let before = used();
+    // Bounds of ranges, replaced updates that a savepoint keeps, and many transactions.
+    let ranges = database.transaction().unwrap();
+    let long = vec![7; 60_000];
+    let refused = (0..500_u32).find_map(|number| {
+        let from = [&long[..], &number.to_be_bytes()].concat();
+        ranges.range(&keyspace, from..).next().map(Result::unwrap_err)
+    });
+    assert_eq!(refused.unwrap().kind(), ErrorKind::OutOfMemory);
+    assert!(used() > before + (6 << 20) && used() < before + (10 << 20));
+    let mut replaced = database.transaction().unwrap();
+    replaced.savepoint();
+    let mut replace = || replaced.insert(&keyspace, "key", vec![1; 30_000]);
+    let refused = (0..3_000).find_map(|_| replace().err()).unwrap();
+    assert_eq!(refused.kind(), ErrorKind::OutOfMemory);
+    assert!(used() < before + (17 << 20));
+    // Neither is in the way of others.
+    assert!(keyspace.iter().next().is_none());
+    assert_eq!(database.snapshot().len(&keyspace).unwrap(), 0);
+    drop(ranges);
+    replaced.insert(&keyspace, "key", "last").unwrap();
+    replaced.commit().unwrap();
+    assert!(used() <= before);
+}
+
+#[test]
 fn a_read_only_database_has_transactions_that_read() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("d");
@@ -393,6 +480,7 @@ fn a_read_only_database_has_transactions_that_read() {
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let mut transaction = database.transaction().unwrap();
     assert_eq!(transaction.get(&keyspace, "a").unwrap().unwrap(), "1");
+    assert!(database.transact(|reads| reads.contains_key(&keyspace, "a")).unwrap());
     transaction.insert(&keyspace, "a", "2").unwrap();
     assert_eq!(transaction.commit().unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(keyspace.update("a", |_| Some("2")).unwrap_err().kind(), ErrorKind::ReadOnly);

@@ -37,9 +37,15 @@ pub fn commit(
     updates: &Updates,
     options: CommitOptions,
 ) -> Result<()> {
+    // Before any lock is taken: this may be a forked child.
+    handle.reads().check()?;
+    if updates.is_empty() {
+        // As of the snapshot.
+        return handle.commit_nothing(options);
+    }
     let keyspaces = updates.keyspaces();
-    if updates.is_empty() || reads.is_empty() {
-        // Reads alone are as of the snapshot, writes alone as of the commit.
+    if reads.is_empty() {
+        // As of the commit.
         return handle.commit(&keyspaces, updates, options);
     }
     reads.seal();

@@ -3,12 +3,14 @@
 //! Both are sorted and are merged from either end. Each step records how far the iterator has read,
 //! so that a key which somebody inserts into the part that was passed over is a conflict as well.
 
+use crate::api::handle::Handle;
 use crate::api::iter::Iter;
 use crate::api::transaction::reads::{RangeRead, ReadSet};
 use crate::base::bytes::{Key, Value};
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::runtime::sync::Mutex;
+use crate::state::health::Health;
 use std::collections::btree_map;
 
 /// The entries of a range as a transaction sees them, from either end; see
@@ -35,6 +37,7 @@ use std::collections::btree_map;
 pub struct TransactionIter<'t> {
     stored: Ends<Iter, Result<(Key, Value)>>,
     own: Ends<OwnUpdates<'t>, (&'t Key, &'t Option<Value>)>,
+    handle: &'t Handle,
     reads: &'t Mutex<ReadSet>,
     read: Option<RangeRead>,
     range: KeyRange,
@@ -92,7 +95,7 @@ impl<'t> TransactionIter<'t> {
     pub(super) fn new(
         stored: Iter,
         own: Option<btree_map::Range<'t, Key, Option<Value>>>,
-        reads: &'t Mutex<ReadSet>,
+        (handle, reads): (&'t Handle, &'t Mutex<ReadSet>),
         range: KeyRange,
         read: Result<RangeRead>,
     ) -> Self {
@@ -103,6 +106,7 @@ impl<'t> TransactionIter<'t> {
         Self {
             stored: Ends::new(stored),
             own: Ends::new(own.into_iter().flatten()),
+            handle,
             reads,
             read,
             range,
@@ -115,17 +119,27 @@ impl<'t> TransactionIter<'t> {
         if self.is_done {
             return None;
         }
+        if !self.handle.reads().is_owner_process() {
+            // No lock is taken, as everywhere in a child.
+            self.is_done = true;
+            return Some(Err(Health::inherited()));
+        }
         let entry = match self.failure.take() {
             Some(error) => Some(Err(error)),
             None => self.advance(direction),
         };
-        if let Some(read) = self.read {
+        let mut recorded = Ok(());
+        if let Some(read) = &mut self.read {
             let mut reads = self.reads.lock();
             match &entry {
-                Some(Ok((key, _))) => reads.extend(read, direction, &self.range, key),
+                Some(Ok((key, _))) => recorded = reads.extend(read, direction, &self.range, key),
                 Some(Err(_)) | None => reads.complete(read, &self.range),
             }
         }
+        let entry = match recorded {
+            Ok(()) => entry,
+            Err(error) => Some(Err(error)),
+        };
         self.is_done = !matches!(entry, Some(Ok(_)));
         entry
     }

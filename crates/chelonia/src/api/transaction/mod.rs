@@ -14,11 +14,13 @@
 //! | `mod` | the handle |
 //! | `iter` | iterators over the snapshot and the transaction's own updates |
 //! | `reads`, `updates` | what it has read, and what it will write |
+//! | `memory` | the memory of both |
 //! | `commit` | the check of its reads |
 //! | `swap` | compare and swap, update: the same for one key |
 
 pub(crate) mod commit;
 pub(crate) mod iter;
+mod memory;
 mod reads;
 mod swap;
 mod updates;
@@ -73,7 +75,9 @@ static TRANSACTIONS: AtomicU64 = AtomicU64::new(0);
 /// ```
 ///
 /// Its writes may take as many bytes as a [`crate::Batch`], and the keys that it has read an eighth
-/// of the memory budget; both are counted in it. It holds a snapshot, with what that retains.
+/// of the memory budget. Both are counted in the budget, of which all open transactions may use a
+/// quarter (at least 16 MiB), large values included; calls that would use more fail with
+/// `OutOfMemory`. It holds a snapshot, with what that retains.
 #[must_use = "a transaction does nothing until it is committed"]
 pub struct Transaction {
     // Before the handle, so that they are released while the database is still open.
@@ -89,7 +93,7 @@ pub struct Transaction {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Savepoint {
     transaction: u64,
-    number: usize,
+    number: u64,
 }
 
 impl Transaction {
@@ -119,13 +123,12 @@ impl Transaction {
     ///
     /// # Errors
     /// `InvalidArgument` if the keyspace belongs to another database; `OutOfMemory` if the keys
-    /// that were read take more than an eighth of the memory budget; otherwise as
-    /// [`Keyspace::get`].
+    /// that were read would take more than an eighth of the memory budget, or open transactions
+    /// use too much; otherwise as [`Snapshot::get`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.check_reads(keyspace)?;
         let key = key.as_ref();
-        if let Some(own) = self.updates.get(keyspace.core.id, key)
-            && self.is_own(keyspace)
-        {
+        if let Some(own) = self.updates.get(keyspace.core.id, key) {
             return Ok(own.clone());
         }
         let value = self.snapshot.get(keyspace, key)?;
@@ -149,10 +152,9 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.check_reads(keyspace)?;
         let key = key.as_ref();
-        if let Some(own) = self.updates.get(keyspace.core.id, key)
-            && self.is_own(keyspace)
-        {
+        if let Some(own) = self.updates.get(keyspace.core.id, key) {
             return Ok(own.is_some());
         }
         let is_there = self.snapshot.contains_key(keyspace, key)?;
@@ -184,6 +186,7 @@ impl Transaction {
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>> {
+        self.check_reads(keyspace)?;
         let keys: Vec<K> = keys.into_iter().collect();
         let own = |key: &K| self.updates.get(keyspace.core.id, key.as_ref());
         let others: Vec<&[u8]> =
@@ -264,8 +267,9 @@ impl Transaction {
     ///
     /// # Errors
     /// `InvalidArgument` if the key or value is too long, if all writes together are over
-    /// [`crate::limits::BATCH_BYTES_MAX`], or if the keyspace belongs to another database. The
-    /// transaction is unchanged then. `Stopped` after a close.
+    /// [`crate::limits::BATCH_BYTES_MAX`], or if the keyspace belongs to another database;
+    /// `OutOfMemory` if open transactions use too much memory; `Stopped` after a close. The
+    /// transaction is unchanged then.
     pub fn insert(
         &mut self,
         keyspace: &Keyspace,
@@ -342,13 +346,10 @@ impl Transaction {
         if savepoint.transaction != self.number {
             return Err(Error::invalid("the savepoint belongs to another transaction"));
         }
-        if savepoint.number >= self.updates.saved() {
-            return Err(Error::invalid(
-                "the savepoint is no longer valid: an earlier one was rolled back to",
-            ));
+        if self.updates.go_back(savepoint.number) {
+            return Ok(());
         }
-        self.updates.go_back(savepoint.number);
-        Ok(())
+        Err(Error::invalid("the savepoint is no longer valid: an earlier one was rolled back to"))
     }
 
     /// Commits the writes at the database's durability level, if nothing that was read has changed
@@ -356,7 +357,8 @@ impl Transaction {
     ///
     /// # Errors
     /// `Conflict` if something that was read has changed: run the transaction again; `NotFound` if
-    /// a keyspace that was read or written has been dropped; otherwise as a [`crate::Batch`].
+    /// something is written, and a keyspace that was read or is written has been dropped; otherwise
+    /// as a [`crate::Batch`]. Without writes only those of a sync, at level `Sync`.
     /// Nothing was changed after `Conflict`, `NotFound` and `InvalidArgument`.
     pub fn commit(self) -> Result<()> {
         self.commit_with(CommitOptions::new())
@@ -385,11 +387,7 @@ impl Transaction {
     }
 
     fn set(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Result<()> {
-        if !self.is_own(keyspace) {
-            let text = "the keyspace belongs to another database than the transaction";
-            return Err(Error::invalid(text));
-        }
-        self.handle.reads().check()?;
+        self.check_reads(keyspace)?;
         check_entry(key, value)?;
         self.updates.set(&keyspace.core, key, value)
     }
@@ -404,11 +402,22 @@ impl Transaction {
             false => None,
         };
         let stored = self.snapshot.iter_over(keyspace, range.clone());
-        let read = match failure {
-            Some(error) => Err(error),
-            None => self.reads.lock().begin_range(&keyspace.core, &range),
+        // Nothing is recorded of a keyspace of another database, whose number may be that of one
+        // of this, and in a forked child, where no lock is taken.
+        let read = match failure.map_or_else(|| self.check_reads(keyspace), Err) {
+            Ok(()) => self.reads.lock().begin_range(&keyspace.core, &range),
+            Err(error) => Err(error),
         };
-        TransactionIter::new(stored, own, &self.reads, range, read)
+        TransactionIter::new(stored, own, (&self.handle, &self.reads), range, read)
+    }
+
+    /// Fails if the keyspace is one of another database, or this one is closed.
+    fn check_reads(&self, keyspace: &Keyspace) -> Result<()> {
+        self.handle.reads().check()?;
+        if self.is_own(keyspace) {
+            return Ok(());
+        }
+        Err(Error::invalid("the keyspace belongs to another database than the transaction"))
     }
 
     /// True if `keyspace` is one of this database.

@@ -7,11 +7,12 @@
 //!   recorded  [ front ======>                         <====== back  ]
 //! ```
 
+use crate::api::transaction::memory::Memory;
 use crate::base::bytes::Key;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::KeyspaceId;
 use crate::base::keys::{Direction, KeyRange};
-use crate::memory::budget::{Budget, Charge, Use};
+use crate::memory::budget::Budget;
 use crate::runtime::sync::Arc;
 use crate::state::keyspace::KeyspaceCore;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,15 +25,10 @@ const BUDGET_PART: u64 = 8;
 const KEY_EXTRA_BYTES: usize = 96;
 const RANGE_EXTRA_BYTES: usize = 2 * size_of::<KeyRange>();
 
-/// Bytes that are charged to the budget at a time.
-const STEP_BYTES: u64 = 4 << 10;
-
 /// The reads of a transaction.
 pub struct ReadSet {
     keyspaces: BTreeMap<KeyspaceId, KeyspaceReads>,
-    bytes: u64,
-    charge: Charge,
-    budget: Arc<Budget>,
+    memory: Memory,
 }
 
 /// The reads of one keyspace.
@@ -44,17 +40,17 @@ struct KeyspaceReads {
 }
 
 /// The place of the two ranges that an iterator extends.
-#[derive(Clone, Copy)]
 pub struct RangeRead {
     keyspace: KeyspaceId,
     front: usize,
+    /// Bytes of the longest key that it has ended with, from either end.
+    counted: [usize; 2],
 }
 
 impl ReadSet {
     /// Creates an empty set.
     pub fn new(budget: &Arc<Budget>) -> Self {
-        let charge = budget.charge(Use::Metadata, STEP_BYTES);
-        Self { keyspaces: BTreeMap::new(), bytes: 0, charge, budget: Arc::clone(budget) }
+        Self { keyspaces: BTreeMap::new(), memory: Memory::new(budget) }
     }
 
     /// True if nothing was read.
@@ -62,51 +58,73 @@ impl ReadSet {
         self.keyspaces.is_empty()
     }
 
-    /// Adds a key.
+    /// Adds a key of a keyspace of this database.
     pub fn add_key(&mut self, keyspace: &Arc<KeyspaceCore>, key: &[u8]) -> Result<()> {
-        let reads = self.of(keyspace);
-        if reads.keys.contains(key) {
+        let known = self.keyspaces.get(&keyspace.id);
+        if known.is_some_and(|reads| reads.keys.contains(key)) {
             return Ok(());
         }
-        reads.keys.insert(Key::copy_from(key));
-        self.count(key.len() + KEY_EXTRA_BYTES)
+        self.count(key.len() + KEY_EXTRA_BYTES)?;
+        self.of(keyspace).keys.insert(Key::copy_from(key));
+        Ok(())
     }
 
-    /// Adds the beginning of an iterator over `range`, which has read nothing yet.
+    /// Adds the beginning of an iterator over `range` of a keyspace of this database, which has
+    /// read nothing yet.
     pub fn begin_range(
         &mut self,
         keyspace: &Arc<KeyspaceCore>,
         range: &KeyRange,
     ) -> Result<RangeRead> {
+        let length = |bound: &Bound<Vec<u8>>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => key.len(),
+            Bound::Unbounded => 0,
+        };
+        // At its end it has both bounds, or the first and the last key that was read.
+        self.count(RANGE_EXTRA_BYTES + 2 * (length(&range.lower) + length(&range.upper)))?;
         let nothing = || Bound::Excluded(Vec::new());
         let reads = self.of(keyspace);
         let front = reads.ranges.len();
         reads.ranges.push(KeyRange { lower: range.lower.clone(), upper: nothing() });
         // No key is in it until the lower bound is moved: the end from the back is unread.
         reads.ranges.push(KeyRange { lower: Bound::Unbounded, upper: nothing() });
-        self.count(RANGE_EXTRA_BYTES)?;
-        Ok(RangeRead { keyspace: keyspace.id, front })
+        Ok(RangeRead { keyspace: keyspace.id, front, counted: [0; 2] })
     }
 
     /// Extends the part of `range` that was read from one end up to `key`.
-    pub fn extend(&mut self, read: RangeRead, direction: Direction, range: &KeyRange, key: &[u8]) {
-        let Some(reads) = self.keyspaces.get_mut(&read.keyspace) else { return };
-        match direction {
-            Direction::Ascending => include(&mut reads.ranges[read.front].upper, key),
-            Direction::Descending => {
-                let back = &mut reads.ranges[read.front + 1];
-                if matches!(back.lower, Bound::Unbounded) {
-                    back.upper = range.upper.clone();
+    pub fn extend(
+        &mut self,
+        read: &mut RangeRead,
+        direction: Direction,
+        range: &KeyRange,
+        key: &[u8],
+    ) -> Result<()> {
+        let counted = &mut read.counted[usize::from(direction == Direction::Descending)];
+        let more = key.len().saturating_sub(*counted);
+        *counted += more;
+        // Counted or not, what was read is recorded: the caller ends the iterator then.
+        let has_memory = self.count(more);
+        if let Some(reads) = self.keyspaces.get_mut(&read.keyspace) {
+            match direction {
+                Direction::Ascending => include(&mut reads.ranges[read.front].upper, key),
+                Direction::Descending => {
+                    let back = &mut reads.ranges[read.front + 1];
+                    if matches!(back.lower, Bound::Unbounded) {
+                        back.upper = range.upper.clone();
+                    }
+                    include(&mut back.lower, key);
                 }
-                include(&mut back.lower, key);
             }
         }
+        has_memory
     }
 
-    /// Extends what was read to all of `range`.
-    pub fn complete(&mut self, read: RangeRead, range: &KeyRange) {
+    /// Extends the part that was read to all of `range`.
+    pub fn complete(&mut self, read: &RangeRead, range: &KeyRange) {
         let Some(reads) = self.keyspaces.get_mut(&read.keyspace) else { return };
         reads.ranges[read.front] = range.clone();
+        reads.ranges[read.front + 1].upper = Bound::Excluded(Vec::new());
+        reads.ranges[read.front + 1].lower = Bound::Unbounded;
     }
 
     /// Prepares for [`ReadSet::has`]; nothing is read any more.
@@ -151,19 +169,16 @@ impl ReadSet {
         })
     }
 
+    /// Counts memory before it is used.
     fn count(&mut self, bytes: usize) -> Result<()> {
-        self.bytes += bytes as u64;
-        if self.bytes <= self.charge.bytes() {
-            return Ok(());
-        }
-        self.charge.resize(self.bytes.next_multiple_of(STEP_BYTES));
-        let (bytes, limit) = (self.bytes, self.budget.limit() / BUDGET_PART);
-        if bytes <= limit {
-            return Ok(());
+        let (wanted, limit) =
+            ((self.memory.bytes() + bytes) as u64, self.memory.budget().limit() / BUDGET_PART);
+        if wanted <= limit {
+            return self.memory.add(bytes);
         }
         let text = format!(
-            "the keys that a transaction has read take {bytes} bytes of at most {limit}, an eighth \
-             of the memory budget: read a range instead of keys, or raise the budget"
+            "the keys that a transaction has read would take {wanted} bytes of at most {limit}, an \
+             eighth of the memory budget: read a range instead of keys, or raise the budget"
         );
         Err(Error::new(ErrorKind::OutOfMemory, text))
     }

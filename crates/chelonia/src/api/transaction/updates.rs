@@ -1,18 +1,16 @@
 //! The writes of a transaction: the last update of each key, and how to take updates back.
 
+use crate::api::transaction::memory::Memory;
 use crate::base::bytes::{Key, Value};
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
 use crate::base::keys::KeyRange;
 use crate::base::limits::BATCH_BYTES_MAX;
-use crate::memory::budget::{Budget, Charge, Use};
+use crate::memory::budget::Budget;
 use crate::runtime::sync::Arc;
 use crate::state::keyspace::KeyspaceCore;
 use crate::write::writes::{Write, Writes, counted_bytes};
 use std::collections::{BTreeMap, btree_map};
-
-/// Bytes that are charged to the budget at a time.
-const STEP_BYTES: u64 = 4 << 10;
 
 /// Memory of an update beside its key and value.
 const UPDATE_EXTRA_BYTES: usize = 112;
@@ -22,16 +20,18 @@ pub type KeyUpdates = BTreeMap<Key, Option<Value>>;
 
 /// The updates of a transaction.
 pub struct Updates {
+    /// One may have none, after they were taken back.
     keyspaces: Vec<(Arc<KeyspaceCore>, KeyUpdates)>,
     /// The number of updates, and their bytes as those of a batch are counted.
     len: usize,
     size: usize,
-    /// Memory of keys and values, here and in `undo`.
-    bytes: usize,
-    charge: Charge,
+    /// Of keys and values, here and in `undo`.
+    memory: Memory,
     /// For each update since the first savepoint, oldest first, the one that it replaced.
     undo: Vec<Undo>,
-    savepoints: Vec<usize>,
+    /// The number of each savepoint, and the length of `undo` at that time.
+    savepoints: Vec<(u64, usize)>,
+    next_savepoint: u64,
 }
 
 /// The update of a key before another one.
@@ -49,10 +49,10 @@ impl Updates {
             keyspaces: Vec::new(),
             len: 0,
             size: 0,
-            bytes: 0,
-            charge: budget.charge(Use::Metadata, STEP_BYTES),
+            memory: Memory::new(budget),
             undo: Vec::new(),
             savepoints: Vec::new(),
+            next_savepoint: 0,
         }
     }
 
@@ -66,21 +66,20 @@ impl Updates {
         self.len
     }
 
-    /// The keyspaces, in the order of [`Write::keyspace`].
+    /// The keyspaces with updates, in the order of [`Write::keyspace`].
     pub fn keyspaces(&self) -> Vec<&Arc<KeyspaceCore>> {
-        self.keyspaces.iter().map(|(core, _)| core).collect()
+        self.written().map(|(core, _)| core).collect()
     }
 
     /// Adds an update, in place of an earlier one of the same key. Fails if all of them would be
-    /// over the limit of a batch; nothing is changed then.
+    /// over the limit of a batch, or take too much memory; nothing is changed then.
     pub fn set(
         &mut self,
         keyspace: &Arc<KeyspaceCore>,
         key: &[u8],
         value: Option<&[u8]>,
     ) -> Result<()> {
-        let index = self.index_of(keyspace);
-        let before = self.keyspaces[index].1.get(key);
+        let before = self.get(keyspace.id, key);
         let replaced = before.map_or(0, |value| counted_bytes(key, value.as_deref()));
         let size = self.size - replaced + counted_bytes(key, value);
         if size > BATCH_BYTES_MAX {
@@ -89,14 +88,14 @@ impl Updates {
                  (BATCH_BYTES_MAX)"
             )));
         }
-        let key = Key::copy_from(key);
+        let (freed, can_undo) = (memory_of(key, before), !self.savepoints.is_empty());
+        let undo = if can_undo { freed.max(UPDATE_EXTRA_BYTES) } else { 0 };
+        self.memory.add(key.len() + value.map_or(0, <[u8]>::len) + UPDATE_EXTRA_BYTES + undo)?;
+        self.memory.remove(freed);
+        let (index, key) = (self.index_of(keyspace), Key::copy_from(key));
         let before = self.replace(index, &key, Some(value.map(Value::copy_from)));
-        if !self.savepoints.is_empty() {
-            self.bytes += memory_of(&key, before.as_ref());
+        if can_undo {
             self.undo.push(Undo { keyspace: index, key, before });
-        }
-        if self.bytes as u64 > self.charge.bytes() {
-            self.charge.resize((self.bytes as u64).next_multiple_of(STEP_BYTES));
         }
         Ok(())
     }
@@ -112,32 +111,40 @@ impl Updates {
         keyspace: KeyspaceId,
         range: &KeyRange,
     ) -> Option<btree_map::Range<'_, Key, Option<Value>>> {
-        let bound = |bound: &std::ops::Bound<Vec<u8>>| bound.as_ref().map(|key| key.clone());
-        let bounds = (bound(&range.lower), bound(&range.upper));
-        let bounds = (bounds.0.as_ref().map(Vec::as_slice), bounds.1.as_ref().map(Vec::as_slice));
+        let bounds =
+            (range.lower.as_ref().map(Vec::as_slice), range.upper.as_ref().map(Vec::as_slice));
         Some(self.of(keyspace)?.range::<[u8], _>(bounds))
     }
 
-    /// Remembers this state; returns the number of states remembered before.
-    pub fn save(&mut self) -> usize {
-        self.savepoints.push(self.undo.len());
-        self.savepoints.len() - 1
+    /// Remembers this state; returns its number, which no other one has.
+    pub fn save(&mut self) -> u64 {
+        let number = self.next_savepoint;
+        self.next_savepoint += 1;
+        self.savepoints.push((number, self.undo.len()));
+        number
     }
 
-    /// The number of states that can be gone back to.
-    pub fn saved(&self) -> usize {
-        self.savepoints.len()
-    }
-
-    /// Goes back to the remembered state `number`, and forgets those after it.
-    pub fn go_back(&mut self, number: usize) {
-        let Some(length) = self.savepoints.get(number).copied() else { return };
-        self.savepoints.truncate(number + 1);
+    /// Goes back to the remembered state `number`, and forgets those after it; false if it was
+    /// forgotten.
+    pub fn go_back(&mut self, number: u64) -> bool {
+        let Some(place) = self.savepoints.iter().position(|(saved, _)| *saved == number) else {
+            return false;
+        };
+        self.savepoints.truncate(place + 1);
+        let length = self.savepoints[place].1;
         while self.undo.len() > length {
             let Some(Undo { keyspace, key, before }) = self.undo.pop() else { break };
-            self.bytes -= memory_of(&key, before.as_ref());
-            self.replace(keyspace, &key, before);
+            let kept = memory_of(&key, before.as_ref());
+            let undone = self.replace(keyspace, &key, before);
+            // The update that was kept to go back counts as one again.
+            let undo = kept.max(UPDATE_EXTRA_BYTES) - kept;
+            self.memory.remove(memory_of(&key, undone.as_ref()) + undo);
         }
+        true
+    }
+
+    fn written(&self) -> impl Iterator<Item = &(Arc<KeyspaceCore>, KeyUpdates)> {
+        self.keyspaces.iter().filter(|(_, updates)| !updates.is_empty())
     }
 
     fn of(&self, keyspace: KeyspaceId) -> Option<&KeyUpdates> {
@@ -153,7 +160,8 @@ impl Updates {
         })
     }
 
-    /// Replaces the update of `key` by another one, or by none; returns it.
+    /// Replaces the update of `key` by another one, or by none; returns it. The caller counts
+    /// memory.
     fn replace(
         &mut self,
         keyspace: usize,
@@ -163,7 +171,6 @@ impl Updates {
         if let Some(value) = &update {
             self.len += 1;
             self.size += counted_bytes(key, value.as_deref());
-            self.bytes += memory_of(key, Some(value));
         }
         let updates = &mut self.keyspaces[keyspace].1;
         let before = match update {
@@ -173,16 +180,15 @@ impl Updates {
         if let Some(value) = &before {
             self.len -= 1;
             self.size -= counted_bytes(key, value.as_deref());
-            self.bytes -= memory_of(key, Some(value));
         }
         before
     }
 }
 
-/// Memory of an update, or of what it replaced.
+/// Memory of an update; 0 of none.
 fn memory_of(key: &[u8], update: Option<&Option<Value>>) -> usize {
-    let value = update.and_then(Option::as_ref).map_or(0, |value| value.len());
-    key.len() + value + UPDATE_EXTRA_BYTES
+    let of = |value: &Option<Value>| value.as_ref().map_or(0, |value| value.len());
+    update.map_or(0, |value| key.len() + of(value) + UPDATE_EXTRA_BYTES)
 }
 
 impl<'a> Writes<'a> for &'a Updates {
@@ -191,7 +197,7 @@ impl<'a> Writes<'a> for &'a Updates {
     }
 
     fn iter(self) -> impl Iterator<Item = Write<'a>> {
-        self.keyspaces.iter().enumerate().flat_map(|(keyspace, (_, updates))| {
+        self.written().enumerate().flat_map(|(keyspace, (_, updates))| {
             let write = move |(key, value): (&'a Key, &'a Option<Value>)| Write {
                 keyspace,
                 key,

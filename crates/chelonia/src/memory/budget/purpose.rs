@@ -20,22 +20,37 @@ pub enum Use {
     Metadata,
     /// Mapped log segments and log buffers.
     Log,
+    /// Reads and writes of open transactions; in the statistics a part of the row of work.
+    Transactions,
 }
 
 /// The number of [`Use`]s.
-pub const USES: usize = 7;
+pub const USES: usize = 8;
 
 impl Use {
     /// All of them, in the order of the statistics.
-    pub const ALL: [Use; USES] =
-        [Use::Memtable, Use::Cache, Use::Records, Use::Work, Use::Scans, Use::Metadata, Use::Log];
+    pub const ALL: [Use; USES] = [
+        Use::Memtable,
+        Use::Cache,
+        Use::Records,
+        Use::Work,
+        Use::Scans,
+        Use::Metadata,
+        Use::Log,
+        Use::Transactions,
+    ];
 
     /// The side of the read memory, if the purpose is one.
     pub(super) fn side(self) -> Option<Side> {
         match self {
             Use::Cache => Some(Side::Blocks),
             Use::Records => Some(Side::Records),
-            Use::Memtable | Use::Work | Use::Scans | Use::Metadata | Use::Log => None,
+            Use::Memtable
+            | Use::Work
+            | Use::Scans
+            | Use::Metadata
+            | Use::Log
+            | Use::Transactions => None,
         }
     }
 }

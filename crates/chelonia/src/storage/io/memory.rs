@@ -36,6 +36,7 @@ impl MemoryDirectory {
     }
 
     /// A directory with these files.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn from_files(files: BTreeMap<String, Vec<u8>>) -> Self {
         let files = files.into_iter().map(|(name, bytes)| (name, Arc::new(RwLock::new(bytes))));
@@ -44,6 +45,7 @@ impl MemoryDirectory {
     }
 
     /// The same directory without mapped log regions: each write is a call.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn without_mapping(mut self) -> Self {
         self.is_unmapped = true;
@@ -51,6 +53,7 @@ impl MemoryDirectory {
     }
 
     /// A copy of all files.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn to_files(&self) -> BTreeMap<String, Vec<u8>> {
         let files = self.shared.files.lock();
@@ -223,6 +226,7 @@ struct MemoryRegion {
 }
 
 impl Region for MemoryRegion {
+    #[cfg(any(test, feature = "internals"))]
     fn size(&self) -> usize {
         self.size
     }

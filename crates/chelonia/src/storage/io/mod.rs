@@ -32,14 +32,12 @@ pub mod continued;
 #[cfg(any(test, feature = "internals"))]
 pub mod crash;
 pub mod direct;
-#[cfg(any(test, feature = "internals"))]
 mod exclusion;
 #[cfg(any(test, feature = "internals"))]
 pub mod fault;
 pub mod fence;
 mod mapped;
 mod mapping;
-#[cfg(any(test, feature = "internals"))]
 pub mod memory;
 mod ring;
 #[cfg(test)]
