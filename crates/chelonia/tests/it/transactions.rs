@@ -14,6 +14,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 mod concurrent;
+mod random;
 
 pub fn open() -> Database {
     let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
