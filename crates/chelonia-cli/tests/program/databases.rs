@@ -26,6 +26,22 @@ fn statistics_of_the_database_are_printed() {
 }
 
 #[test]
+fn a_backup_is_a_database() {
+    let place = Place::new();
+    place.print("put", &["key", "value"]);
+    let copy = place.file("copy");
+    let made = place.print("backup", &[name(&copy)]);
+    assert!(made.contains("entries           1\n"), "{made}");
+    place.print("put", &["key", "later"]);
+    let found = program().args(["get", name(&copy), "key"]).output().unwrap();
+    assert_eq!(succeeded(&found).trim_end(), "value");
+    fails(&place.run("backup", &[name(&copy)]), 2, "use an empty one");
+    let json = place.print("backup", &[name(&place.file("second")), "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["seqno"], &json["keyspaces"]), (&2.into(), &1.into()));
+}
+
+#[test]
 fn the_engine_of_a_keyspace_is_fixed_at_its_creation() {
     let place = Place::new();
     let autumn = ["--keyspace", "leaves", "--engine", "autumn"];

@@ -60,7 +60,9 @@ pub const MUTANTS: &[Mutant] = &[
         name: "savepoint-keeps-new-keys",
         bug: "a rollback to a savepoint leaves keys that had no update before",
         file: "api/transaction/updates.rs",
-        text: "            self.replace(keyspace, &key, before);\n",
-        instead: "            before.is_some().then(|| self.replace(keyspace, &key, before));\n",
+        text: "            let undone = self.replace(keyspace, &key, before);\n",
+        instead: "            let undone = match before {\n\
+                  None => self.of(self.keyspaces[keyspace].0.id).unwrap().get(&key[..]).cloned(),\n\
+                  before => self.replace(keyspace, &key, before),\n};\n",
     },
 ];
