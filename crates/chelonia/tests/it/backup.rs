@@ -264,14 +264,16 @@ fn damage_ends_a_backup_and_leaves_none() {
     let own = keyspaces(&database, 0);
     update(&mut Rng::new(2), &database, &own, 600);
     database.close().unwrap();
-    let mut files = memory.to_files();
-    let data = files.get_mut("data").unwrap();
-    // Somewhere in the blocks of the first keyspace.
-    let at = (2..data.len() / 4096).filter(|block| data[block * 4096 + 8] != 0).nth(9).unwrap();
-    data[at * 4096 + 2_000] ^= 1;
-    let database =
-        open_in(Arc::new(MemoryDirectory::from_files(files)), LogLayout::Shared).unwrap();
-    assert!(!database.verify().unwrap().is_clean());
+    let files = memory.to_files();
+    // A block that the open does not need, and that is in use.
+    let damaged = (2..files["data"].len() / 4096).find_map(|block| {
+        let mut files = files.clone();
+        files.get_mut("data").unwrap()[block * 4096 + 2_000] ^= 1;
+        let memory = Arc::new(MemoryDirectory::from_files(files));
+        let opened = open_in(memory, LogLayout::Shared).ok();
+        opened.filter(|database| !database.verify().unwrap().is_clean())
+    });
+    let database = damaged.expect("no block is in use");
     let target: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
     let error = backup_into(&database, &target, |_| {}).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
