@@ -20,7 +20,8 @@
 //! # Overview
 //!
 //! A [`Database`] is a directory with any number of [`Keyspace`]s, ordered maps of bytes to bytes.
-//! A [`Batch`] writes to several of them atomically; a [`Snapshot`] is a consistent view of all of
+//! A [`Batch`] writes to several of them atomically; a [`Transaction`] also reads from them, and is
+//! serializable; a [`Snapshot`] is a consistent view of all of
 //! them; an [`Iter`] iterates over a range of one keyspace from either end. Handles are cheap to
 //! clone and can be used
 //! from any thread.

@@ -196,7 +196,7 @@ fn measure(
     for account in 0..accounts {
         money += teller.balance(account)?;
     }
-    if engine != "turtle-update" && money != accounts * BALANCE {
+    if money != accounts * BALANCE {
         return Err(Failure::wrong(format!(
             "{engine}: {money} in all accounts instead of {}",
             accounts * BALANCE

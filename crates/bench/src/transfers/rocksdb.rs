@@ -181,7 +181,7 @@ impl RocksTeller<'_> {
         if found.is_null() {
             return balance_of(None);
         }
-        // SAFETY: the library allocated so many bytes; they are read and freed once.
+        // SAFETY: the library allocated `length` bytes; they are read and freed once.
         unsafe {
             let balance = balance_of(Some(std::slice::from_raw_parts(found, length)));
             rocksdb_free(found.cast());

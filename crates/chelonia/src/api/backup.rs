@@ -42,10 +42,10 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` if the directory has files, `AlreadyOpen` if another backup is made there;
-    /// `NotFound` if its parent does not exist;
-    /// `Corrupt` if data of the database is damaged; `ReadOnly`, as memtables have to be flushed;
-    /// otherwise as a commit, for the disk of the backup too. The database is unchanged.
+    /// `InvalidArgument` if the directory has files; `AlreadyOpen` if a database or another backup
+    /// is there; `NotFound` if its parent does not exist; `Corrupt` if data of the database is
+    /// damaged; `ReadOnly`, as memtables have to be flushed; otherwise as a commit, for the disk of
+    /// the backup too. The database is unchanged.
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<BackupReport> {
         self.backup_with(path, |_| {})
     }

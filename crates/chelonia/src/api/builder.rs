@@ -94,8 +94,8 @@ impl DatabaseBuilder {
     /// Keeps the files of the database in memory, not at the path: for tests. It works like any
     /// other, with the same code above its files, and is gone when its last handle is dropped.
     ///
-    /// Its files take about as much memory as they would take on a disk, which the memory budget
-    /// does not count, and they only grow.
+    /// Its files take about as much memory as they would take on a disk. The memory budget does not
+    /// count it, and it is not returned before the database is gone.
     ///
     /// ```
     /// # use chelonia::Database;

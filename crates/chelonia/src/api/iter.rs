@@ -17,7 +17,7 @@
 use crate::api::handle::Handle;
 use crate::base::bytes::{Key, Value, pair};
 use crate::base::error::{Error, Result};
-use crate::base::keys::{Direction, KeyRange};
+use crate::base::keys::{Direction, KeyRange, move_bound};
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::merge::Merge;
 use crate::runtime::coverage::{Mark, mark};
@@ -300,7 +300,7 @@ impl Iter {
                     Direction::Ascending => &mut range.lower,
                     Direction::Descending => &mut range.upper,
                 };
-                exclude(bound, key);
+                move_bound(bound, key, Bound::Excluded);
                 // A failure behind this entry is returned by the next call.
                 *failure = cursor.advance().err();
                 return Ok(Some(found));
@@ -347,17 +347,6 @@ fn split(range: &KeyRange, direction: Direction, key: &[u8]) -> (KeyRange, KeyRa
             KeyRange { lower, upper: Bound::Included(key) },
         ),
     }
-}
-
-/// Moves a bound to just behind `key`, reusing its buffer.
-fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
-    let mut buffer = match std::mem::replace(bound, Bound::Unbounded) {
-        Bound::Included(buffer) | Bound::Excluded(buffer) => buffer,
-        Bound::Unbounded => Vec::new(),
-    };
-    buffer.clear();
-    buffer.extend_from_slice(key);
-    *bound = Bound::Excluded(buffer);
 }
 
 impl State {

@@ -38,8 +38,8 @@ pub enum ErrorKind {
     /// The system refuses memory to the process, although the budget is not used up: lower the
     /// budget, or raise the limit on address space (`ulimit -v`) or mappings. Reads that need no
     /// more memory continue, and writes resume without a reopen. If a snapshot or an iterator
-    /// returns this kind, snapshots and iterators may also use half of the budget: drop some of
-    /// them, or raise the budget.
+    /// returns this kind, snapshots and iterators may also use half of the budget, and if a
+    /// transaction does, open transactions a quarter of it: drop some of them, or raise the budget.
     OutOfMemory,
     /// Stored bytes differ from the written ones: restore from a backup, or salvage. The error
     /// names file and offset; undamaged data stays readable.

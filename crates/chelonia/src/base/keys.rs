@@ -99,6 +99,21 @@ impl KeyRange {
     }
 }
 
+/// Moves `bound` to `key`, which `make` includes or excludes, reusing its buffer.
+pub fn move_bound(
+    bound: &mut Bound<Vec<u8>>,
+    key: &[u8],
+    make: impl FnOnce(Vec<u8>) -> Bound<Vec<u8>>,
+) {
+    let mut buffer = match std::mem::replace(bound, Bound::Unbounded) {
+        Bound::Included(buffer) | Bound::Excluded(buffer) => buffer,
+        Bound::Unbounded => Vec::new(),
+    };
+    buffer.clear();
+    buffer.extend_from_slice(key);
+    *bound = make(buffer);
+}
+
 /// True if `upper` is the very next key after `lower`.
 fn is_successor(lower: &[u8], upper: &[u8]) -> bool {
     upper.len() == lower.len() + 1 && upper[lower.len()] == 0 && upper.starts_with(lower)

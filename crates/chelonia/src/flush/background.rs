@@ -82,6 +82,11 @@ impl Threads {
     /// Waits for the threads to end, after [`crate::state::signals::Signals::stop`].
     pub fn join(&mut self) {
         for handle in self.handles.drain(..) {
+            // A callback of `sync_later` may drop the last handle, on the log thread: it ends after
+            // the close.
+            if handle.thread().id() == thread::current().id() {
+                continue;
+            }
             // The panic hook has already reported a panic of the thread.
             let _ = handle.join();
         }

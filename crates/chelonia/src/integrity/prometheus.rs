@@ -64,7 +64,7 @@ const OF_DATABASE: &[Metric<Stats>] = &[
     },
     Metric {
         name: "memory_work_bytes",
-        help: "Memory of merges and open iterators.",
+        help: "Memory of merges, open iterators and transactions.",
         value: |s| number(s.memory.work_bytes),
     },
     Metric {

@@ -4,8 +4,9 @@ use crate::options::keyspace::Durability;
 use crate::runtime::clock::Clock;
 use std::time::Duration;
 
-/// Options of one commit, for [`crate::Batch::commit_with`], [`crate::Keyspace::insert_with`] and
-/// [`crate::Keyspace::remove_with`]. A [`Durability`] alone converts into them.
+/// Options of one commit, for [`crate::Batch::commit_with`], [`crate::Transaction::commit_with`],
+/// [`crate::Keyspace::insert_with`], [`crate::Keyspace::remove_with`] and other methods of these
+/// names. A [`Durability`] alone converts into them.
 ///
 /// A commit waits before it begins if flushes cannot keep up with writes (back-pressure): for
 /// memory, for a flush if a checkpoint distance was set, for pacing, or for space on a nearly full

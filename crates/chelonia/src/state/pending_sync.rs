@@ -10,7 +10,8 @@
 //! the next sync.
 //!
 //! Thread-safety: everything may be called from any thread. Callbacks and wakers run on the log
-//! thread, without a lock.
+//! thread, or that of a close, without a lock of this file. One that drops the last handle closes
+//! the database there.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::runtime::sync::{Arc, Condvar, Mutex};
@@ -155,8 +156,8 @@ impl PendingSync {
     }
 
     /// Calls `callback` with the result when the sync is done: at once if it is, otherwise on a
-    /// thread of the database. It should be short, as further syncs wait for it, and must not close
-    /// the database or drop its last handle.
+    /// thread of the database, or the one that closes it. It should be short, as further syncs wait
+    /// for it; if it panics on a thread of the database, all writes stop.
     ///
     /// ```
     /// # let database = chelonia::Database::in_memory()?;

@@ -119,6 +119,29 @@ fn a_close_completes_what_is_under_way_and_later_ones_fail() {
 }
 
 #[test]
+fn a_callback_may_drop_the_last_handle() {
+    let directory = tempfile::tempdir().unwrap();
+    for _ in 0..20 {
+        let path = directory.path().join("d");
+        let database = Database::open(&path).unwrap();
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        keyspace.insert("key", "value").unwrap();
+        drop(keyspace);
+        let (sender, done) = mpsc::channel();
+        let last = database.clone();
+        database.sync_later().on_done(move |result| {
+            drop(last);
+            sender.send(result).unwrap();
+        });
+        drop(database);
+        done.recv().unwrap().unwrap();
+        let reopened = Database::open(&path).unwrap();
+        let keyspace = reopened.keyspace("k", KeyspaceOptions::new()).unwrap();
+        assert_eq!(keyspace.get("key").unwrap().unwrap(), "value");
+    }
+}
+
+#[test]
 fn a_failed_sync_is_the_result() {
     let plan = FaultPlan::new();
     let memory: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());

@@ -8,7 +8,7 @@ use crate::runtime::sync::Arc;
 /// The part of the memory budget that all transactions together may use.
 const BUDGET_PART: u64 = 4;
 
-/// They may always use as much: one with as many writes as it may have.
+/// They may use at least this much, so that one can have as many writes as are allowed.
 const BYTES_MIN: u64 = 2 * BATCH_BYTES_MAX as u64;
 
 /// Bytes that are charged to the budget at a time.

@@ -11,7 +11,7 @@ use crate::api::transaction::memory::Memory;
 use crate::base::bytes::Key;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::KeyspaceId;
-use crate::base::keys::{Direction, KeyRange};
+use crate::base::keys::{Direction, KeyRange, move_bound};
 use crate::memory::budget::Budget;
 use crate::runtime::sync::Arc;
 use crate::state::keyspace::KeyspaceCore;
@@ -106,13 +106,15 @@ impl ReadSet {
         let has_memory = self.count(more);
         if let Some(reads) = self.keyspaces.get_mut(&read.keyspace) {
             match direction {
-                Direction::Ascending => include(&mut reads.ranges[read.front].upper, key),
+                Direction::Ascending => {
+                    move_bound(&mut reads.ranges[read.front].upper, key, Bound::Included);
+                }
                 Direction::Descending => {
                     let back = &mut reads.ranges[read.front + 1];
                     if matches!(back.lower, Bound::Unbounded) {
                         back.upper = range.upper.clone();
                     }
-                    include(&mut back.lower, key);
+                    move_bound(&mut back.lower, key, Bound::Included);
                 }
             }
         }
@@ -182,17 +184,6 @@ impl ReadSet {
         );
         Err(Error::new(ErrorKind::OutOfMemory, text))
     }
-}
-
-/// Moves a bound to `key`, reusing its buffer.
-fn include(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
-    let mut buffer = match std::mem::replace(bound, Bound::Unbounded) {
-        Bound::Included(buffer) | Bound::Excluded(buffer) => buffer,
-        Bound::Unbounded => Vec::new(),
-    };
-    buffer.clear();
-    buffer.extend_from_slice(key);
-    *bound = Bound::Included(buffer);
 }
 
 /// The order of two lower bounds.
