@@ -2,8 +2,9 @@
 //!
 //! To add one: count in `Counters` (`state/core.rs`), or in the part that knows the event; add a
 //! field here; print it in `crates/chelonia-cli/src/commands/inspect.rs`, where a test fails if a
-//! public statistic is not printed; add it to `prometheus.rs`, if it is a number. Events of an engine (`engines/autumn/counters.rs`,
-//! `buffer_tree/events.rs`) are part of [`EngineStats`], and are printed without further code.
+//! public statistic is not printed; add it to `prometheus.rs`, if it is a number. Events of an
+//! engine (`engines/autumn/counters.rs`, `buffer_tree/events.rs`) are part of [`EngineStats`], and
+//! are printed without further code.
 
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::engine::EngineStats;
