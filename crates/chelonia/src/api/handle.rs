@@ -28,6 +28,7 @@ use crate::state::health::Health;
 use crate::state::keyspace::KeyspaceCore;
 use crate::state::reads::Reads;
 use crate::versions::recent_writes::Watch;
+use crate::write::commit::Condition;
 use crate::write::writes::Writes;
 use std::time::Duration;
 
@@ -85,7 +86,7 @@ impl Handle {
         keyspaces: &[&Arc<KeyspaceCore>],
         writes: impl Writes<'a>,
         options: CommitOptions,
-        condition: &dyn Fn() -> Result<()>,
+        condition: &dyn Condition,
     ) -> Result<()> {
         let committed = self.core.commit_if(keyspaces, writes, options, Some(condition));
         committed.map_err(|error| self.core.locate(error))

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   1 admit    `admit`       disk space (`disk_full/accept.rs`), then      any thread
-//!                            back-pressure; wait for memory; the disk again
+//!                            back-pressure; wait for memory; the disk again;
+//!                            the early check of a `Condition`
 //!   2 encode   here          large values to their extents                 any thread
 //!              `payload`     the record
 //!   3 order    `pipeline`    take seqnos and a ticket, append to the log   commit lock, ~50 ns
@@ -48,9 +49,16 @@ impl<'guard> Views<'guard> {
     }
 }
 
-/// Fails if a commit may not take the next place in the order of commits. Called under the commit
-/// lock.
-pub type Condition<'c> = dyn Fn() -> Result<()> + 'c;
+/// A condition of a commit: that what it depends on has not been written.
+pub trait Condition {
+    /// Checks what was written so far. Called without a lock once the commit has waited for memory
+    /// and space, so that hardly anything is left for [`Condition::check`]; may read.
+    fn check_early(&self) -> Result<()>;
+
+    /// Checks the rest; fails if the commit may not take the next place in the order of commits.
+    /// Called under the commit lock.
+    fn check(&self) -> Result<()>;
+}
 
 /// The entries of a commit over its keyspaces, on their way through the pipeline.
 struct CommitEntries<'c, W> {
@@ -64,7 +72,7 @@ struct CommitEntries<'c, W> {
     bytes: &'c [u64],
     guard: &'c Guard,
     /// Must hold under the commit lock.
-    condition: Option<&'c Condition<'c>>,
+    condition: Option<&'c dyn Condition>,
     first: SeqNo,
     /// Of each keyspace, the view whose active memtable takes its entries.
     views: Views<'c>,
@@ -99,7 +107,7 @@ impl<'a, W: Writes<'a>> Entries for CommitEntries<'_, W> {
             keyspace.check_exists()?;
             self.core.rotate_if_full(keyspace, self.guard);
         }
-        self.condition.map_or(Ok(()), |holds| holds())
+        self.condition.map_or(Ok(()), Condition::check)
     }
 
     #[inline(always)]
@@ -159,7 +167,7 @@ impl Core {
         keyspaces: &[&Arc<KeyspaceCore>],
         writes: impl Writes<'a>,
         options: CommitOptions,
-        condition: Option<&Condition<'_>>,
+        condition: Option<&dyn Condition>,
     ) -> Result<()> {
         self.check_write()?;
         let level = options.durability.unwrap_or(self.durability);
@@ -184,6 +192,7 @@ impl Core {
         needs.counted_bytes = bytes.min(admission.bytes());
         let pending_large = self.accept_on_disk(known, needs, is_deletes, deadline)?;
         self.storage.budget().make_ready(bytes)?;
+        condition.map_or(Ok(()), Condition::check_early)?;
         let large = self.write_large_values(writes)?;
         drop(pending_large);
         let front = match self.log.get() {
@@ -222,7 +231,7 @@ impl Core {
     /// Steps 3 to 5; retried after space was gained if the log finds none for its next segment.
     fn commit_with_space<'a>(
         &self,
-        entries: (&[&Arc<KeyspaceCore>], impl Writes<'a>, Option<&Condition<'_>>),
+        entries: (&[&Arc<KeyspaceCore>], impl Writes<'a>, Option<&dyn Condition>),
         (payload, large): (&mut Payload, &[LargeRef]),
         mut guard: Guard,
         deadline: Deadline,
@@ -265,7 +274,7 @@ impl Core {
         (keyspaces, writes, condition): (
             &[&Arc<KeyspaceCore>],
             impl Writes<'a>,
-            Option<&Condition<'_>>,
+            Option<&dyn Condition>,
         ),
         payload: &mut Payload,
         large: &[LargeRef],

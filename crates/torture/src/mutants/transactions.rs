@@ -29,9 +29,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "last-commits-unchecked",
         bug: "commits that come between the check and the commit are overlooked",
         file: "api/transaction/commit.rs",
-        text: "                Checked::Changed(keyspace) => \
-               Err(conflict(handle, reads.name(keyspace))),\n                Checked::Unknown",
-        instead: "                Checked::Changed(_) => Ok(()),\n                Checked::Unknown",
+        text: "            Checked::Changed(keyspace) => Err(self.conflict(keyspace)),\n",
+        instead: "            Checked::Changed(_) => Ok(()),\n",
     },
     Mutant {
         name: "dropped-keys-forgotten",
@@ -52,9 +51,9 @@ pub const MUTANTS: &[Mutant] = &[
         name: "swap-unchecked",
         bug: "an update of one key overwrites what was written since it read the key",
         file: "api/transaction/swap.rs",
-        text: "                Checked::Changed(_) | Checked::Unknown => {",
-        instead: "                Checked::Changed(_) => Ok(()),\n\
-                  Checked::Unknown => {",
+        text: "            Checked::Changed(_) | Checked::Unknown => Err(self.conflict()),",
+        instead: "            Checked::Changed(_) => Ok(()),\n\
+                  Checked::Unknown => Err(self.conflict()),",
     },
     Mutant {
         name: "savepoint-keeps-new-keys",

@@ -23,9 +23,10 @@ use crate::options::commit::CommitOptions;
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::Arc;
 use crate::versions::recent_writes::{Checked, Watch};
+use crate::write::commit::Condition;
 use std::cell::Cell;
 
-/// How often reads are repeated because too many keys were written meanwhile to remember them.
+/// How often a commit is tried because too many keys were written just before it.
 const ROUNDS_MAX: u32 = 4;
 
 /// Commits `updates`, if nothing in `reads` was written since `snapshot`.
@@ -49,33 +50,65 @@ pub fn commit(
         return handle.commit(&keyspaces, updates, options);
     }
     reads.seal();
-    let reads = &*reads;
-    let is_read = |keyspace: KeyspaceId, key: &[u8]| reads.has(keyspace, key);
-    let mut checked = SeqNo(snapshot.seqno());
+    let (checked, is_unknown) = (Cell::new(SeqNo(snapshot.seqno())), Cell::new(false));
+    let unchanged = Unchanged { handle, snapshot, watch, reads, checked, is_unknown };
     for _ in 0..ROUNDS_MAX {
-        match watch.recent().check_full(checked, is_read) {
-            Checked::Unchanged(upto) => checked = upto,
-            Checked::Changed(keyspace) => return Err(conflict(handle, reads.name(keyspace))),
-            Checked::Unknown => checked = read_again(handle, snapshot, reads)?,
-        }
-        let is_unknown = Cell::new(false);
-        let still_holds = || {
-            reads.check_keyspaces()?;
-            match watch.recent().check_rest(checked, is_read) {
-                Checked::Unchanged(_) => Ok(()),
-                Checked::Changed(keyspace) => Err(conflict(handle, reads.name(keyspace))),
-                Checked::Unknown => {
-                    is_unknown.set(true);
-                    Err(overtaken(handle))
-                }
-            }
-        };
-        let committed = handle.commit_if(&keyspaces, updates, options, &still_holds);
-        if !is_unknown.get() {
+        unchanged.is_unknown.set(false);
+        let committed = handle.commit_if(&keyspaces, updates, options, &unchanged);
+        if !unchanged.is_unknown.get() {
             return committed;
         }
     }
     Err(overtaken(handle))
+}
+
+/// The condition of a transaction: nothing that it has read was written since its snapshot.
+struct Unchanged<'t> {
+    handle: &'t Arc<Handle>,
+    snapshot: &'t Snapshot,
+    watch: &'t Watch,
+    reads: &'t ReadSet,
+    /// Writes up to this one are known to have changed nothing.
+    checked: Cell<SeqNo>,
+    /// Too many keys were written after the early check.
+    is_unknown: Cell<bool>,
+}
+
+impl Unchanged<'_> {
+    fn is_read(&self, keyspace: KeyspaceId, key: &[u8]) -> bool {
+        self.reads.has(keyspace, key)
+    }
+
+    fn conflict(&self, keyspace: KeyspaceId) -> Error {
+        conflict(self.handle, self.reads.name(keyspace))
+    }
+}
+
+impl Condition for Unchanged<'_> {
+    fn check_early(&self) -> Result<()> {
+        let is_read = |keyspace: KeyspaceId, key: &[u8]| self.is_read(keyspace, key);
+        match self.watch.recent().check_full(self.checked.get(), is_read) {
+            Checked::Unchanged(upto) => self.checked.set(upto),
+            Checked::Changed(keyspace) => return Err(self.conflict(keyspace)),
+            Checked::Unknown => {
+                self.checked.set(read_again(self.handle, self.snapshot, self.reads)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        self.reads.check_keyspaces()?;
+        let is_read = |keyspace: KeyspaceId, key: &[u8]| self.is_read(keyspace, key);
+        match self.watch.recent().check_rest(self.checked.get(), is_read) {
+            Checked::Unchanged(_) => Ok(()),
+            Checked::Changed(keyspace) => Err(self.conflict(keyspace)),
+            Checked::Unknown => {
+                self.is_unknown.set(true);
+                Err(overtaken(self.handle))
+            }
+        }
+    }
 }
 
 /// Compares all that was read at the snapshot with what is there now; returns as of when. Needed

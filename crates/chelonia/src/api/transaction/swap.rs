@@ -6,11 +6,13 @@
 use crate::api::keyspace::{Keyspace, check_entry};
 use crate::api::transaction::commit::conflict;
 use crate::base::bytes::Value;
-use crate::base::error::{ErrorKind, Result};
-use crate::base::ids::KeyspaceId;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::options::commit::CommitOptions;
-use crate::versions::recent_writes::Checked;
+use crate::versions::recent_writes::{Checked, Watch};
+use crate::write::commit::Condition;
 use crate::write::writes::Write;
+use std::cell::{Cell, RefCell};
 
 impl Keyspace {
     /// Sets `key` to `new` if its value is `expected`; returns whether it was. `None` stands for
@@ -131,8 +133,6 @@ impl Keyspace {
         options: CommitOptions,
         mut decide: impl FnMut(Option<&Value>) -> Option<Option<V>>,
     ) -> Result<Option<Option<Value>>> {
-        let is_key =
-            |keyspace: KeyspaceId, written: &[u8]| keyspace == self.core.id && written == key;
         for attempt in 0.. {
             let watch = self.handle.watch()?;
             let current = self.get(key)?;
@@ -140,20 +140,67 @@ impl Keyspace {
             let new = new.as_ref().map(AsRef::as_ref);
             check_entry(key, new)?;
             let write = Write { keyspace: 0, key, value: new };
-            let is_unwritten = || match watch.recent().check_rest(watch.from(), is_key) {
-                Checked::Unchanged(_) => Ok(()),
-                Checked::Changed(_) | Checked::Unknown => {
-                    Err(conflict(&self.handle, &self.core.name))
-                }
-            };
-            match self.handle.commit_if(&[&self.core], &[write][..], options, &is_unwritten) {
+            let (checked, watch) = (Cell::new(watch.from()), RefCell::new(watch));
+            let unwritten = Unwritten { keyspace: self, key, current: &current, watch, checked };
+            match self.handle.commit_if(&[&self.core], &[write][..], options, &unwritten) {
                 Err(error) if error.kind() == ErrorKind::Conflict => {
-                    drop(watch);
+                    drop(unwritten);
                     self.handle.pause(attempt);
                 }
                 done => return done.map(|()| Some(current)),
             }
         }
         Ok(None)
+    }
+}
+
+/// The condition of an update: its key was not written since its value was read.
+struct Unwritten<'k> {
+    keyspace: &'k Keyspace,
+    key: &'k [u8],
+    current: &'k Option<Value>,
+    /// Begun before the value was read.
+    watch: RefCell<Watch>,
+    /// Writes up to this one are not of the key.
+    checked: Cell<SeqNo>,
+}
+
+impl Unwritten<'_> {
+    fn is_key(&self, keyspace: KeyspaceId, written: &[u8]) -> bool {
+        keyspace == self.keyspace.core.id && written == self.key
+    }
+
+    fn conflict(&self) -> Error {
+        conflict(&self.keyspace.handle, &self.keyspace.core.name)
+    }
+}
+
+impl Condition for Unwritten<'_> {
+    fn check_early(&self) -> Result<()> {
+        let is_key = |keyspace: KeyspaceId, written: &[u8]| self.is_key(keyspace, written);
+        let checked = self.watch.borrow().recent().check_full(self.checked.get(), is_key);
+        match checked {
+            Checked::Unchanged(upto) => self.checked.set(upto),
+            Checked::Changed(_) => return Err(self.conflict()),
+            Checked::Unknown => {
+                // The commit has waited while many keys were written. The same value is as good as
+                // an unwritten key, from here on.
+                let watch = self.keyspace.handle.watch()?;
+                if self.keyspace.get(self.key)? != *self.current {
+                    return Err(self.conflict());
+                }
+                self.checked.set(watch.from());
+                self.watch.replace(watch);
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        let is_key = |keyspace: KeyspaceId, written: &[u8]| self.is_key(keyspace, written);
+        match self.watch.borrow().recent().check_rest(self.checked.get(), is_key) {
+            Checked::Unchanged(_) => Ok(()),
+            Checked::Changed(_) | Checked::Unknown => Err(self.conflict()),
+        }
     }
 }

@@ -3,9 +3,10 @@
 
 use super::open;
 use crate::support::tiny_options;
-use chelonia::internals::Rng;
+use chelonia::internals::{Directory, MemoryDirectory, Rng};
 use chelonia::{Database, KeyspaceOptions, Transaction};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const THREADS: u64 = 4;
 
@@ -202,4 +203,44 @@ fn one_thread_at_a_time_has_a_lock_made_of_compare_and_swap() {
         }
     });
     assert!(locks.is_empty().unwrap());
+}
+
+#[test]
+fn updates_and_transactions_get_through_beside_a_flood_of_writes() {
+    let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
+    let builder = Database::builder("memory").memory(32 << 20);
+    let builder = builder.internals(|internals| internals.directory = Some(directory));
+    let database = builder.open().unwrap();
+    let counters = database.keyspace("counters", KeyspaceOptions::new()).unwrap();
+    let flooded = database.keyspace("flooded", KeyspaceOptions::new()).unwrap();
+    let is_done = AtomicBool::new(false);
+    let add = |old: Option<&[u8]>| Some((old.map_or(0, number) + 1).to_le_bytes());
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (flooded, is_done) = (&flooded, &is_done);
+            scope.spawn(move || {
+                // Long keys: more in a moment than are remembered.
+                for number in 0_u64.. {
+                    if is_done.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let number = (number * 4 + thread) % 20_000;
+                    let key = [&[7; 2_000][..], &number.to_be_bytes()].concat();
+                    flooded.insert(key, "").unwrap();
+                }
+            });
+        }
+        for _ in 0..300 {
+            counters.update("one", add).unwrap();
+            database
+                .transact(|transaction| {
+                    let old = transaction.get(&counters, "one")?;
+                    let new = add(old.as_deref()).unwrap();
+                    transaction.insert(&counters, "one", new)
+                })
+                .unwrap();
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(number(&counters.get("one").unwrap().unwrap()), 600);
 }
