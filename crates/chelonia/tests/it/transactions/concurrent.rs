@@ -213,7 +213,7 @@ fn updates_and_transactions_get_through_beside_a_flood_of_writes() {
     let database = builder.open().unwrap();
     let counters = database.keyspace("counters", KeyspaceOptions::new()).unwrap();
     let flooded = database.keyspace("flooded", KeyspaceOptions::new()).unwrap();
-    let is_done = AtomicBool::new(false);
+    let (is_done, mut rounds) = (AtomicBool::new(false), 0);
     let add = |old: Option<&[u8]>| Some((old.map_or(0, number) + 1).to_le_bytes());
     std::thread::scope(|scope| {
         for thread in 0..3_u64 {
@@ -230,7 +230,9 @@ fn updates_and_transactions_get_through_beside_a_flood_of_writes() {
                 }
             });
         }
-        for _ in 0..300 {
+        // Until writers have waited for flushes several times.
+        while rounds < 300 || database.stats().background.flushes < 12 {
+            rounds += 1;
             counters.update("one", add).unwrap();
             database
                 .transact(|transaction| {
@@ -242,5 +244,6 @@ fn updates_and_transactions_get_through_beside_a_flood_of_writes() {
         }
         is_done.store(true, Ordering::Relaxed);
     });
-    assert_eq!(number(&counters.get("one").unwrap().unwrap()), 600);
+    assert_eq!(number(&counters.get("one").unwrap().unwrap()), 2 * rounds);
+    assert!(database.stats().commits.delayed > 0, "no commit waited");
 }
